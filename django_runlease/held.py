@@ -1,0 +1,222 @@
+"""Holding a lease: claim → heartbeat → fence → release."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from . import clock, store
+from .exceptions import JobTimeout, LeaseLost, RunLeaseError
+from .fencing import fenced
+from .models import Outcome
+from .store import Claimed, Closing, Loss, LostReason
+from .terms import Duration, Terms, duration, short
+from .text import tail
+
+logger = logging.getLogger("django_runlease")
+
+_current: ContextVar[HeldLease | None] = ContextVar("current_lease", default=None)
+
+
+def current_lease() -> HeldLease | None:
+    """The lease under which this code runs (``lease()``, ``leased`` or ``runjob``), or None."""
+    return _current.get()
+
+
+class HeldLease:
+    """A lease that this process holds, from the claim to its release.
+
+    Made by ``claim()`` and ``lease()``. The database says who holds a lease; this object keeps how
+    long its word can be trusted: from before the last claim or renewal was sent, for ttl less a
+    margin of ttl/10, on a local clock that does not jump.
+    """
+
+    def __init__(self, claimed: Claimed, terms: Terms, *, sent: float) -> None:
+        self.name: str = claimed.name
+        self.token: UUID = claimed.token
+        self.generation: int = claimed.generation
+        """Rises by one with every claim and break of this name: the fencing number."""
+        self.ttl: timedelta = terms.ttl
+        self.lost = threading.Event()
+        """Set once the lease is known to be lost."""
+        self.loss: Loss | None = None
+        """Why and to whom it was lost; None while it is not."""
+        self._claimed = claimed
+        self._terms = terms
+        self._pid = os.getpid()
+        self._started = self._progressed = sent
+        self._trust_from(sent)
+        self._progress: dict[str, Any] | None = None
+        self._open_fences = 0
+        self._ended = False
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        state = "released" if self._ended else self.lost_reason or "held"
+        return f"<HeldLease {self.name!r} generation {self.generation} ({state})>"
+
+    def __del__(self) -> None:
+        # A claim that raised half-way through __init__ has no such attribute.
+        if not getattr(self, "_ended", True) and os.getpid() == self._pid:
+            warnings.warn(
+                f"{self!r} was dropped without release(); it expires after its ttl",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
+
+    @property
+    def lost_reason(self) -> LostReason | None:
+        """taken, broken, expired, unreachable or stalled; None while the lease is not lost."""
+        return self.loss.reason if self.loss else None
+
+    # -- time
+
+    def _trust_from(self, sent: float) -> None:
+        self._trusted_until = sent + (self.ttl - self._terms.margin).total_seconds()
+
+    def remaining(self) -> float:
+        """Seconds for which the lease can still be trusted without asking; 0 if it cannot."""
+        return 0.0 if self.lost.is_set() else max(0.0, self._trusted_until - clock.local())
+
+    def check(self, at_least: Duration | None = None) -> None:
+        """Return if the lease is held, for another *at_least* if given. Asks no database.
+
+        Raises LeaseLost once it is no longer ours, or too little trusted time is left; JobTimeout
+        when the job has outrun its ``timeout`` or ``stall_after``.
+        """
+        if not self.lost.is_set() and self.remaining() == 0.0:
+            self._lose(Loss(reason="expired", detail="it was not renewed within its ttl"))
+        if self.lost.is_set():
+            raise LeaseLost(f"{self.name}: the lease is lost: {self.loss}")
+        if at_least is not None and self.remaining() < duration(at_least).total_seconds():
+            raise LeaseLost(
+                f"{self.name}: only {short(self.remaining())} of the lease can be trusted, "
+                f"less than {short(duration(at_least))}"
+            )
+        self._check_timeout()
+
+    def _check_timeout(self) -> None:
+        now = clock.local()
+        timeout, stall_after = self._terms.timeout, self._terms.stall_after
+        if timeout and now - self._started >= timeout.total_seconds():
+            raise JobTimeout(f"{self.name}: ran longer than its timeout of {short(timeout)}")
+        if stall_after and now - self._progressed >= stall_after.total_seconds():
+            raise JobTimeout(
+                f"{self.name}: made no progress for {short(stall_after)}", stalled=True
+            )
+
+    def _lose(self, loss: Loss) -> None:
+        with self._lock:
+            if not self.lost.is_set():
+                self.loss = loss
+                self.lost.set()
+                logger.warning("%s: the lease is lost: %s", self.name, loss)
+
+    # -- while it is held
+
+    def renew(self) -> None:
+        """Let the lease last another ttl from now, for a lease without heartbeat.
+
+        Raises LeaseLost if it is no longer ours or has expired, and Django's database errors.
+        """
+        self._refuse_if_ended()
+        sent = clock.local()
+        if loss := store.renew(self._claimed, self.ttl, self._progress):
+            self._lose(loss)
+        self.check()
+        self._trust_from(sent)
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Tell operators how far the job is. Kept here, and written with the next renewal."""
+        self._progress = {"done": done, "total": total, "message": message}
+        self._progressed = clock.local()
+
+    def fence(self, using: str | None = None) -> AbstractContextManager[None]:
+        """``transaction.atomic`` plus the check that the lease is ours, until the commit.
+
+        Raises LeaseLost, and rolls back, if somebody else has taken over. While the block is open
+        nobody can.
+        """
+        self._refuse_if_ended()
+        return self._fence(using)
+
+    @contextmanager
+    def _fence(self, using: str | None) -> Iterator[None]:
+        with self._lock:
+            self._open_fences += 1
+        try:
+            with fenced(self.name, self.token, self._claimed.alias, using):
+                yield
+        finally:
+            with self._lock:
+                self._open_fences -= 1
+
+    # -- the end
+
+    def release(self) -> bool:
+        """Free the lease; the history says that the run succeeded.
+
+        Returns False, and changes nothing, if the lease was no longer ours, or this was done
+        before. Raises RunLeaseError while a fence of it is open, and Django's database errors.
+        """
+        return self.end(Closing(outcome=Outcome.SUCCEEDED))
+
+    def end(self, closing: Closing) -> bool:
+        """Release with an outcome for the history; what :meth:`release` and ``runjob`` call."""
+        with self._lock:
+            # A forked child has the object, but not the lease.
+            if self._ended or os.getpid() != self._pid:
+                return False
+            if self._open_fences:
+                raise RunLeaseError(
+                    f"{self.name}: a fence of this lease is open: leave its block before release()"
+                )
+            if lost := self.lost.is_set():
+                closing = replace(closing, outcome=Outcome.LOST, reason=str(self.loss))
+            loss = store.release(self._claimed, closing, at_least=self._terms.at_least)
+            self._ended = True
+            if loss:
+                self._lose(loss)
+            return not (lost or loss)
+
+    def _refuse_if_ended(self) -> None:
+        if self._ended:
+            raise RunLeaseError(f"{self.name}: this lease has been released")
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make this what ``current_lease()`` returns in the block."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+
+def closing_for(error: BaseException | None) -> Closing:
+    """How a run that ended with *error* goes into the history."""
+    if error is None:
+        return Closing(outcome=Outcome.SUCCEEDED)
+    if isinstance(error, LeaseLost):
+        outcome = Outcome.LOST
+    elif isinstance(error, JobTimeout):
+        outcome = Outcome.STALLED if error.stalled else Outcome.TIMED_OUT
+    else:
+        outcome = Outcome.FAILED if isinstance(error, Exception) else Outcome.TERMINATED
+    reason = "".join(traceback.format_exception_only(error)).strip()
+    return Closing(
+        outcome=outcome,
+        reason=tail(reason, 500),
+        error="".join(traceback.format_exception(error)),
+    )

@@ -1,0 +1,155 @@
+"""The rows. Only ``store`` changes a lease; everything here reads."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import models
+from django.db.models import Case, F, Q, Value, When
+from django.utils.translation import gettext_lazy as _
+
+from .clock import Now
+from .text import NAME_LENGTH
+
+
+class State(models.TextChoices):
+    """A lease as a reader sees it now, on the database's clock."""
+
+    FREE = "free", _("free")
+    HELD = "held", _("held")
+    EXPIRED = "expired", _("expired")
+    PAUSED = "paused", _("paused")
+
+
+class Outcome(models.TextChoices):
+    """How a run ended, or that it has not."""
+
+    RUNNING = "running", _("running")
+    SUCCEEDED = "succeeded", _("succeeded")
+    FAILED = "failed", _("failed")
+    DECLINED = "declined", _("declined")
+    LOST = "lost", _("lost")
+    TIMED_OUT = "timed_out", _("timed out")
+    STALLED = "stalled", _("stalled")
+    TERMINATED = "terminated", _("terminated")
+    ABANDONED = "abandoned", _("abandoned")
+
+
+class RunLeaseQuerySet(models.QuerySet["RunLease"]):
+    def with_state(self) -> RunLeaseQuerySet:
+        """Annotate each lease with its ``state``. A paused lease is ``paused``, held or not."""
+        return self.annotate(
+            state=Case(
+                When(paused=True, then=Value(State.PAUSED.value)),
+                When(token__isnull=True, then=Value(State.FREE.value)),
+                When(expires_at__gt=Now(), then=Value(State.HELD.value)),
+                default=Value(State.EXPIRED.value),
+                output_field=models.CharField(),
+            )
+        )
+
+
+class RunLease(models.Model):
+    """One job's lease. Kept when it is released, so that its generation never falls."""
+
+    name = models.CharField(_("name"), max_length=NAME_LENGTH, unique=True)
+    # Unique without a condition: changing a column of a plain unique index takes the row lock
+    # that a fence's FOR KEY SHARE keeps out, so no claim, break or release passes an open fence.
+    token = models.UUIDField(_("token"), null=True, unique=True, editable=False)
+    generation = models.PositiveBigIntegerField(_("generation"), default=0)
+    # No index: each renewal would then write one, instead of the heap page alone (HOT).
+    expires_at = models.DateTimeField(_("expires at"), null=True)
+    ttl = models.DurationField(_("ttl"), null=True)
+    every = models.DurationField(_("every"), null=True)
+    holder = models.TextField(_("holder"), blank=True, default="")
+    host = models.TextField(_("host"), blank=True, default="")
+    holder_process: models.JSONField[Any] = models.JSONField(_("holder's process"), null=True)
+    claimed_at = models.DateTimeField(_("claimed at"), null=True)
+    renewed_at = models.DateTimeField(_("renewed at"), null=True)
+    not_before = models.DateTimeField(_("not before"), null=True)
+    last_tick = models.DateTimeField(_("last tick"), null=True)
+    paused = models.BooleanField(_("paused"), default=False)
+    paused_by = models.TextField(_("paused by"), blank=True, default="")
+    paused_reason = models.TextField(_("reason for the pause"), blank=True, default="")
+    progress: models.JSONField[Any] = models.JSONField(_("progress"), null=True)
+
+    objects: ClassVar[models.Manager[RunLease]] = RunLeaseQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        verbose_name = _("lease")
+        verbose_name_plural = _("leases")
+        constraints = [
+            models.CheckConstraint(
+                name="runlease_free_has_no_expiry",
+                condition=Q(token__isnull=True, expires_at__isnull=True)
+                | Q(token__isnull=False, expires_at__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    def running(self) -> RunQuerySet:
+        return self.filter(outcome=Outcome.RUNNING)
+
+    def newest_first(self) -> RunQuerySet:
+        return self.order_by("-started_at", "-id")
+
+    def with_duration(self) -> RunQuerySet:
+        """Annotate each run with its ``duration``; up to now for one that is running."""
+        return self.annotate(
+            duration=models.ExpressionWrapper(
+                models.functions.Coalesce(F("finished_at"), Now()) - F("started_at"),
+                output_field=models.DurationField(),
+            )
+        )
+
+
+class Run(models.Model):
+    """One execution of a job, or one declined tick.
+
+    No foreign key to the lease: inserting one would lock the lease's row, and a claim that skips
+    locked rows would then decline a free lease.
+    """
+
+    Outcome = Outcome
+
+    lease_name = models.CharField(_("lease"), max_length=NAME_LENGTH)
+    token = models.UUIDField(_("token"), null=True, editable=False)
+    generation = models.PositiveBigIntegerField(_("generation"), null=True)
+    holder = models.TextField(
+        _("holder"), blank=True, help_text=_("Who ran it; for a declined tick, who held the lease.")
+    )
+    host = models.TextField(_("host"), blank=True, help_text=_("Where the tick came."))
+    trigger = models.CharField(_("trigger"), max_length=50, blank=True)
+    tick = models.DateTimeField(_("tick"), null=True)
+    started_at = models.DateTimeField(_("started at"))
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+    outcome = models.CharField(_("outcome"), max_length=20, choices=Outcome.choices)
+    reason = models.TextField(_("reason"), blank=True, default="")
+    waited = models.DurationField(_("waited"), null=True)
+    lag = models.DurationField(_("lag"), null=True)
+    exit_code = models.SmallIntegerField(_("exit code"), null=True)
+    error = models.TextField(_("error"), blank=True, default="")
+    output = models.TextField(_("output"), blank=True, default="")
+
+    objects: ClassVar[models.Manager[Run]] = RunQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        verbose_name = _("run")
+        verbose_name_plural = _("runs")
+        indexes = [
+            models.Index(fields=["lease_name", "started_at"], name="runlease_run_history"),
+            # Releases find their run by primary key; what has to be found is whatever else of
+            # this name is still open, among as many rows as there are jobs running.
+            models.Index(
+                fields=["lease_name", "token"],
+                name="runlease_run_open",
+                condition=Q(outcome="running"),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.lease_name} {self.started_at:%Y-%m-%d %H:%M:%S}"

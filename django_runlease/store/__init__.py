@@ -1,0 +1,43 @@
+"""The only code that changes a lease.
+
+=========  ==================================================  =================================
+operation  happens when                                        effect
+=========  ==================================================  =================================
+claim      not paused; free or expired; due; tick not run yet  new token, generation + 1, Run open
+renew      token matches and has not expired                   expires_at = now + ttl
+release    token matches                                       free; Run closed
+break      an operator says so                                 free; generation + 1; Run lost
+pause      an operator says so                                 the next claims decline
+=========  ==================================================  =================================
+
+Each operation is one short READ COMMITTED transaction: lock the row, then read the database's
+clock, then decide, then write. Decisions are read from the database that takes the writes.
+"""
+
+from .claims import claim, preview
+from .connection import is_connection_error, write_alias
+from .holding import release, renew
+from .operating import Blocked, Broken, break_lease, pause, resume
+from .records import Claimed, ClaimRequest, Closing, Loss, LostReason, Refusal
+from .runs import record_decline
+
+__all__ = [
+    "Blocked",
+    "Broken",
+    "ClaimRequest",
+    "Claimed",
+    "Closing",
+    "Loss",
+    "LostReason",
+    "Refusal",
+    "break_lease",
+    "claim",
+    "is_connection_error",
+    "pause",
+    "preview",
+    "record_decline",
+    "release",
+    "renew",
+    "resume",
+    "write_alias",
+]

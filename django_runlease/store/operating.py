@@ -1,0 +1,168 @@
+"""What an operator does to a lease: break it, pause it, resume it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from concurrent.futures import wait
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from django.db import OperationalError, connections
+from django.db.models import F
+from django.db.models.functions import Greatest
+
+from ..clock import Epoch, Now
+from ..exceptions import RunLeaseError
+from ..models import Outcome, Run, RunLease
+from ..text import storable
+from . import rows
+from .connection import in_test_case, in_transaction, is_contention, start_apart
+
+logger = logging.getLogger("django_runlease")
+
+POLL = 0.05
+"""Seconds between two looks at what keeps a break waiting."""
+
+_BLOCKERS = """
+    SELECT pid,
+           format('process %%s (%%s, %%s, in its transaction for %%s s)', pid,
+                  coalesce(nullif(application_name, ''), usename), coalesce(state, 'unknown'),
+                  extract(epoch FROM clock_timestamp() - xact_start)::int)
+      FROM pg_stat_activity
+     WHERE pid = ANY(pg_blocking_pids(%s))
+"""
+
+
+class Blocked(RunLeaseError):
+    """Transactions of others keep the lease's row locked; the message names their backends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """What a break found and did."""
+
+    holder: str
+    """Who held the lease; empty if nobody did, and then only its minimum hold was lifted."""
+    free_at: float | None
+    """When the next claim may come, in epoch seconds; None for at once."""
+
+
+def break_lease(
+    name: str,
+    alias: str,
+    *,
+    by: str,
+    at_once: bool = False,
+    force: bool = False,
+    forget_tick: bool = False,
+) -> Broken:
+    """Take the lease away from its holder, on behalf of *by*.
+
+    The next claim has to wait until the broken lease would have expired, when its holder has
+    stopped; *at_once* gives up that safety. *force* ends the database connections that keep the
+    row locked, such as a frozen holder's. *forget_tick* lets the last tick run again.
+
+    Raises Blocked if the row stays locked for two seconds, RunLeaseError for an unknown name.
+    """
+    work = partial(_break, name, alias, by=by, at_once=at_once, forget_tick=forget_tick)
+    if in_test_case(connections[alias]):
+        broken = in_transaction(alias, work)
+    else:
+        broken = _break_watched(name, alias, work, force=force)
+    logger.warning("%s: broken by %s; it was held by %s", name, by, broken.holder or "nobody")
+    return broken
+
+
+def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
+    """Make every claim of *name* decline until it is resumed. A running holder goes on."""
+    in_transaction(alias, partial(rows.create, name, alias))
+    _update(name, alias, paused=True, paused_by=storable(by), paused_reason=storable(reason))
+    logger.warning("%s: paused by %s%s", name, by, f" ({reason})" if reason else "")
+
+
+def resume(name: str, alias: str, *, by: str) -> None:
+    """Let *name* be claimed again. Raises RunLeaseError for an unknown name."""
+    _update(name, alias, paused=False, paused_by="", paused_reason="")
+    logger.warning("%s: resumed by %s", name, by)
+
+
+def _update(name: str, alias: str, **values: Any) -> None:
+    rows_of_name = RunLease.objects.using(alias).filter(name=name)
+    try:
+        changed = in_transaction(alias, lambda: rows_of_name.update(**values))
+    except OperationalError as error:
+        if is_contention(error):
+            raise Blocked(f"{name}: its row is locked; try again") from error
+        raise
+    if not changed:
+        raise _unknown(name)
+
+
+def _unknown(name: str) -> RunLeaseError:
+    return RunLeaseError(f"there is no lease {name!r}: `manage.py runlease list` shows them all")
+
+
+def _break(name: str, alias: str, *, by: str, at_once: bool, forget_tick: bool) -> Broken:
+    lock = RunLease.objects.using(alias).select_for_update().filter(name=name)
+    if not list(lock.values_list("pk")):
+        raise _unknown(name)
+    lease = RunLease.objects.using(alias).filter(name=name)
+    found = lease.values("token", "holder", expires=Epoch("expires_at")).get()
+    values: dict[str, Any] = {"last_tick": None} if forget_tick else {}
+    if found["token"] is None:
+        lease.update(not_before=None, **values)
+        return Broken(holder="", free_at=None)
+    lease.update(
+        generation=F("generation") + 1,
+        not_before=None if at_once else F("expires_at"),
+        **rows.FREED,
+        **values,
+    )
+    Run.objects.using(alias).filter(lease_name=name, outcome=Outcome.RUNNING).update(
+        outcome=Outcome.LOST,
+        finished_at=Greatest(F("started_at"), Now()),
+        reason=storable(f"broken by {by}"),
+    )
+    return Broken(holder=found["holder"], free_at=None if at_once else found["expires"])
+
+
+def _break_watched(name: str, alias: str, work: partial[Broken], *, force: bool) -> Broken:
+    pids: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def tell_and_work() -> Broken:
+        with connections[alias].cursor() as cursor:
+            # Not libpq's idea of it: behind a pooler that is another process.
+            cursor.execute("SELECT pg_backend_pid()")
+            pids.put(cursor.fetchone()[0])
+        return work()
+
+    breaking = start_apart(alias, partial(in_transaction, alias, tell_and_work))
+    blockers: dict[int, str] = {}
+    pid = None
+    while not wait([breaking], timeout=POLL).done:
+        pid = pid if pids.empty() else pids.get()
+        if pid is not None:
+            blockers = _blockers(alias, pid) or blockers
+            if force:
+                _terminate(alias, blockers)
+    try:
+        return breaking.result()
+    except OperationalError as error:
+        if not is_contention(error):
+            raise
+        who = "; ".join(blockers.values()) or "a transaction that has just ended"
+        raise Blocked(f"{name}: its row is locked by {who}. --force ends them") from error
+
+
+def _blockers(alias: str, pid: int) -> dict[int, str]:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_BLOCKERS, [pid])
+        return dict(cursor.fetchall())
+
+
+def _terminate(alias: str, pids: dict[int, str]) -> None:
+    with connections[alias].cursor() as cursor:
+        for pid in pids:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [pid])

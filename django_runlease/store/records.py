@@ -1,0 +1,90 @@
+"""What the operations take and give."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from ..exceptions import Declined
+from ..holder import Holder, this_process
+from ..models import Outcome
+from ..terms import Terms
+from ..text import check_name
+
+LostReason = Literal["taken", "broken", "expired", "unreachable", "stalled"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimRequest:
+    """One process's wish to hold one lease. Raises ValueError for a bad name or tick."""
+
+    name: str
+    terms: Terms
+    tick: datetime | None = None
+    """The scheduled moment that this run is for; it is run once."""
+    ignore_schedule: bool = False
+    """A manual retry: neither the minimum hold nor the tick stands in its way, a holder does."""
+    trigger: str = "api"
+    holder: Holder = field(default_factory=this_process)
+    token: UUID = field(default_factory=uuid.uuid4)
+    """Made here and not by the database, so that a claim whose commit is in doubt can be found."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.tick is not None and not isinstance(self.tick, datetime):
+            raise ValueError(f"tick: {self.tick!r} is not a datetime")  # noqa: TRY004
+        if self.tick is not None and self.tick.utcoffset() is None:
+            raise ValueError(
+                f"tick: {self.tick.isoformat()} has no UTC offset, so hosts may read it "
+                "differently: add one, as in 2030-01-31T06:00:00+00:00"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """A claim that was granted. Times are epoch seconds on the database's clock."""
+
+    name: str
+    token: UUID
+    generation: int
+    alias: str
+    run_id: int
+    claimed_at: float
+    took_over_from: str
+    """The holder that never released, if its lease had expired; else empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A claim that was not granted, with what a caller who waits has to know."""
+
+    declined: Declined
+    now: float | None
+    """The database's clock when it was refused; None where it could not be read."""
+    not_before: float | None = None
+    """The earliest moment of a claim, in epoch seconds; None if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closing:
+    """How a run ended, as its holder says."""
+
+    outcome: Outcome
+    reason: str = ""
+    exit_code: int | None = None
+    error: str = ""
+    output: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Why a lease is no longer ours."""
+
+    reason: LostReason
+    detail: str
+
+    def __str__(self) -> str:
+        return self.detail

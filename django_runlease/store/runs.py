@@ -1,0 +1,117 @@
+"""The history's rows, written in the transactions of the lease operations."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from django.db.models import F
+from django.db.models.functions import Greatest, Least
+
+from ..clock import Instant, Now
+from ..models import Outcome, Run
+from ..text import storable, tail
+from .connection import in_transaction
+from .records import ClaimRequest, Closing, Refusal
+
+_AMENDABLE = (Outcome.RUNNING, Outcome.ABANDONED, Outcome.LOST)
+
+
+def open_run(
+    request: ClaimRequest, alias: str, *, generation: int, now: float, waiting_since: float | None
+) -> int:
+    """Open the Run of a claim made at *now* (epoch seconds); return its primary key."""
+    run = Run.objects.using(alias).create(
+        lease_name=request.name,
+        token=request.token,
+        generation=generation,
+        holder=request.holder.name,
+        host=request.holder.host,
+        trigger=storable(request.trigger),
+        tick=Instant(request.tick.timestamp()) if request.tick else None,
+        started_at=Instant(now),
+        outcome=Outcome.RUNNING,
+        waited=_between(waiting_since, now),
+        lag=_lag(request, now),
+    )
+    return int(run.pk)
+
+
+def record_decline(
+    request: ClaimRequest, refusal: Refusal, alias: str, *, waiting_since: float | None = None
+) -> None:
+    """Leave a declined tick in the history: who held the lease, and where the tick came."""
+    now = refusal.now
+
+    def insert() -> None:
+        moment = Now() if now is None else Instant(now)
+        Run.objects.using(alias).create(
+            lease_name=request.name,
+            holder=refusal.declined.holder,
+            host=request.holder.host,
+            trigger=storable(request.trigger),
+            tick=Instant(request.tick.timestamp()) if request.tick else None,
+            started_at=moment,
+            finished_at=moment,
+            outcome=Outcome.DECLINED,
+            reason=refusal.declined.reason,
+            waited=_between(waiting_since, now),
+            lag=_lag(request, now),
+        )
+
+    in_transaction(alias, insert)
+
+
+def abandon_open_runs(
+    request: ClaimRequest, alias: str, *, now: float, expired_at: float | None
+) -> None:
+    """Close what a dead holder left open. It held the lease no longer than until *expired_at*."""
+    end = Instant(now) if expired_at is None else Least(Instant(now), Instant(expired_at))
+    Run.objects.using(alias).filter(lease_name=request.name, outcome=Outcome.RUNNING).update(
+        outcome=Outcome.ABANDONED,
+        finished_at=Greatest(F("started_at"), end),
+        reason=f"never released; {request.holder.name} took over",
+    )
+
+
+def close_run(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
+    """Close a Run as its holder says."""
+    Run.objects.using(alias).filter(pk=run_id, token=token, outcome=Outcome.RUNNING).update(
+        outcome=closing.outcome,
+        finished_at=Greatest(F("started_at"), Now()),
+        **_told(closing),
+    )
+
+
+def amend_to_lost(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
+    """Let a holder that lost its lease write down when it really stopped."""
+    run = Run.objects.using(alias).filter(pk=run_id, token=token, outcome__in=_AMENDABLE)
+    run.update(
+        outcome=Outcome.LOST,
+        finished_at=Greatest(F("started_at"), Now()),
+        **_told(closing),
+    )
+
+
+def is_closed_as(run_id: int, token: UUID, outcome: Outcome, alias: str) -> bool:
+    return Run.objects.using(alias).filter(pk=run_id, token=token, outcome=outcome).exists()
+
+
+def _told(closing: Closing) -> dict[str, object]:
+    return {
+        "reason": storable(closing.reason),
+        "exit_code": closing.exit_code,
+        "error": tail(closing.error),
+        "output": tail(closing.output),
+    }
+
+
+def _between(start: float | None, end: float | None) -> timedelta | None:
+    """The time from *start* to *end*, never negative; none at all where nobody waited."""
+    if end is None:
+        return None
+    return timedelta(seconds=max(end - start, 0.0)) if start is not None else timedelta(0)
+
+
+def _lag(request: ClaimRequest, now: float | None) -> timedelta | None:
+    return _between(request.tick.timestamp(), now) if request.tick else None

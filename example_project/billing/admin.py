@@ -1,0 +1,8 @@
+from django.contrib import admin
+
+from .models import Invoice
+
+
+@admin.register(Invoice)
+class InvoiceAdmin(admin.ModelAdmin):
+    list_display = ["customer", "cents", "due_at", "charged_at", "charged_by"]
