@@ -1,0 +1,133 @@
+"""Real concurrency for the tests: threads with connections of their own, and processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from django.db import connection, connections
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE = 30.0
+
+Result = TypeVar("Result")
+
+
+def wait_for(condition: Callable[[], Result], deadline: float = DEADLINE) -> Result:
+    """Return the first true value of *condition*; fail the test if there is none in time."""
+    end = time.monotonic() + deadline
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"{condition} did not come true within {deadline} s")
+        time.sleep(0.01)
+    return value
+
+
+def together(*calls: Callable[[], Result]) -> list[Result]:
+    """Run each call in a thread with its own connection, all released at one barrier.
+
+    The results come in the order of the calls; a call that raises fails the test.
+    """
+    barrier = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Result]) -> Result:
+        try:
+            connection.ensure_connection()
+            barrier.wait(DEADLINE)
+            return call()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(run, call) for call in calls]]
+
+
+def elsewhere(call: Callable[[], Result]) -> Result:
+    """Run *call* on a connection of its own, in another thread."""
+    return together(call)[0]
+
+
+@contextmanager
+def open_transaction(sql: str, params: list[Any] | None = None) -> Iterator[threading.Event]:
+    """A second connection that has executed *sql* in a transaction, and keeps it open for the
+    block, or until the event that it gives is set. It is rolled back."""
+    ready, finish = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        from django.db import transaction
+
+        try:
+            with transaction.atomic():
+                with connection.cursor() as cursor:
+                    cursor.execute(sql, params)
+                ready.set()
+                finish.wait(DEADLINE)
+                transaction.set_rollback(True)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(hold)
+        wait_for(lambda: ready.is_set() or holding.done())
+        try:
+            yield finish
+        finally:
+            finish.set()
+            holding.result()
+
+
+def database_url() -> str:
+    """The URL of the test's own database, for a process."""
+    settings = connection.settings_dict
+    password = f":{quote(settings['PASSWORD'], safe='')}" if settings["PASSWORD"] else ""
+    port = f":{settings['PORT']}" if settings["PORT"] else ""
+    # A host that is a folder, for a unix socket, stands where the path begins.
+    socket = settings["HOST"].startswith("/")
+    host = "" if socket else settings["HOST"]
+    folder = quote(settings["HOST"]) + "/" if socket else ""
+    login = quote(settings["USER"], safe="") + password
+    return f"postgres://{login}@{host}{port}/{folder}{settings['NAME']}"
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment of a process that works on the test's own database."""
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "example_project.settings",
+        "DATABASE_URL": database_url(),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "error",
+        **extra,
+    }
+
+
+def spawn_python(code: str, *arguments: str, **popen: Any) -> subprocess.Popen[str]:
+    """Start a Python process that has set Django up on the test's database, and runs *code*."""
+    prelude = "import django; django.setup()\n"
+    return _spawn([sys.executable, "-c", prelude + code, *arguments], **popen)
+
+
+def spawn_manage(*arguments: str, **popen: Any) -> subprocess.Popen[str]:
+    """Start ``manage.py`` with *arguments* on the test's database."""
+    return _spawn([sys.executable, str(ROOT / "manage.py"), *arguments], **popen)
+
+
+def manage(*arguments: str, **popen: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``manage.py`` with *arguments* on the test's database, to its end."""
+    process = spawn_manage(*arguments, **popen)
+    out, err = process.communicate(timeout=DEADLINE)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def _spawn(command: list[str], env: dict[str, str] | None = None, **popen: Any) -> Any:
+    popen = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **popen}
+    return subprocess.Popen(command, env=environment(**(env or {})), cwd=ROOT, **popen)
