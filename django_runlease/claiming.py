@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
@@ -97,14 +97,21 @@ class Claim:
 
     def start(self) -> Attempts:
         """Begin to claim. Raises ValueError for a bad tick, RunLeaseError for a bad database."""
-        request = ClaimRequest(
+        return Attempts(self, self._request(), store.write_alias(self.using))
+
+    def preview(self) -> Declined | None:
+        """What a claim would be declined for at this moment; None if it would be granted."""
+        refusal = store.preview(self._request(), store.write_alias(self.using))
+        return refusal.declined if refusal else None
+
+    def _request(self) -> ClaimRequest:
+        return ClaimRequest(
             name=self.name,
             terms=self.terms,
             tick=self.tick,
             ignore_schedule=self.ignore_schedule,
             trigger=self.trigger,
         )
-        return Attempts(self, request, store.write_alias(self.using))
 
     def run(self, sleep: Callable[[float], object] = time.sleep) -> HeldLease | Declined:
         """Claim, waiting as long as was asked for."""
@@ -141,11 +148,12 @@ class Attempts:
         self._tries += 1
         if self._worth_waiting(result):
             return None
-        if conf.RECORD_DECLINES:
-            store.record_decline(
-                self.request, result, self.alias, waiting_since=self.waiting_since
-            )
-        return result.declined
+        if not conf.RECORD_DECLINES:
+            return result.declined
+        run_id = store.record_decline(
+            self.request, result, self.alias, waiting_since=self.waiting_since
+        )
+        return replace(result.declined, run_id=run_id)
 
     def pause(self) -> float:
         """Seconds to sleep before the next try: growing, jittered, and not past the end."""
@@ -241,7 +249,7 @@ class HeldBlock:
                 raise
             error.add_note(f"and the lease {held.name!r} could not be released: {problem}")
         if error is None and held.lost.is_set():
-            raise LeaseLost(f"{held.name}: the lease was lost: {held.loss}")
+            raise LeaseLost(held.name, f"the lease was lost: {held.loss}")
 
 
 async def _run_async(claim: Claim) -> HeldLease | Declined:

@@ -28,6 +28,8 @@ class Declined:
     """In UTC: when the holder's lease expires; for ``not_due``, when the next claim may come."""
     held_since: datetime | None = None
     """In UTC: when the holder claimed the lease."""
+    run_id: int | None = None
+    """The primary key of its Run in the history; None if it was not recorded."""
 
     def __bool__(self) -> Literal[False]:
         return False
@@ -61,14 +63,25 @@ class LeaseDeclined(RunLeaseError):
 class LeaseLost(RunLeaseError):
     """The lease is no longer ours: another holder may be running. Stop, and write nothing more."""
 
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name}: {detail}")
+        self.name = name
+        self.detail = detail
+
 
 class JobTimeout(RunLeaseError):
     """The job ran longer than its ``timeout``, or made no progress for ``stall_after``."""
 
-    def __init__(self, message: str, *, stalled: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, name: str, detail: str, *, stalled: bool = False) -> None:
+        super().__init__(f"{name}: {detail}")
+        self.name = name
+        self.detail = detail
         self.stalled = stalled
         """Whether ``stall_after`` ended it, and not ``timeout``."""
+
+
+class Stopped(SystemExit):
+    """SIGTERM. Not an Exception, so that ``except Exception`` in a job does not swallow it."""
 
 
 class UnknownJob(RunLeaseError):

@@ -32,5 +32,5 @@ def fenced(name: str, token: UUID, alias: str, using: str | None = None) -> Iter
             table = connections[alias].ops.quote_name(RunLease._meta.db_table)
             cursor.execute(_FENCE.format(table=table), [name, token])
             if cursor.fetchone() is None:
-                raise LeaseLost(f"{name}: the lease is no longer ours, so nothing is written")
+                raise LeaseLost(name, "the lease is no longer ours, so nothing is written")
         yield

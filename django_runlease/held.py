@@ -16,12 +16,12 @@ from typing import Any
 from uuid import UUID
 
 from . import clock, store
-from .exceptions import JobTimeout, LeaseLost, RunLeaseError
+from .exceptions import JobTimeout, LeaseLost, RunLeaseError, Stopped
 from .fencing import fenced
 from .models import Outcome
 from .store import Claimed, Closing, Loss, LostReason
 from .terms import Duration, Terms, duration, short
-from .text import tail
+from .text import summary
 
 logger = logging.getLogger("django_runlease")
 
@@ -80,14 +80,19 @@ class HeldLease:
         """taken, broken, expired, unreachable or stalled; None while the lease is not lost."""
         return self.loss.reason if self.loss else None
 
+    @property
+    def run_id(self) -> int:
+        """The primary key of its Run in the history."""
+        return self._claimed.run_id
+
     # -- time
 
     def _trust_from(self, sent: float) -> None:
-        self._trusted_until = sent + (self.ttl - self._terms.margin).total_seconds()
+        self.trusted_until = sent + (self.ttl - self._terms.margin).total_seconds()
 
     def remaining(self) -> float:
         """Seconds for which the lease can still be trusted without asking; 0 if it cannot."""
-        return 0.0 if self.lost.is_set() else max(0.0, self._trusted_until - clock.local())
+        return 0.0 if self.lost.is_set() else max(0.0, self.trusted_until - clock.local())
 
     def check(self, at_least: Duration | None = None) -> None:
         """Return if the lease is held, for another *at_least* if given. Asks no database.
@@ -95,25 +100,31 @@ class HeldLease:
         Raises LeaseLost once it is no longer ours, or too little trusted time is left; JobTimeout
         when the job has outrun its ``timeout`` or ``stall_after``.
         """
-        if not self.lost.is_set() and self.remaining() == 0.0:
-            self._lose(Loss(reason="expired", detail="it was not renewed within its ttl"))
-        if self.lost.is_set():
-            raise LeaseLost(f"{self.name}: the lease is lost: {self.loss}")
+        self.raise_if_lost()
         if at_least is not None and self.remaining() < duration(at_least).total_seconds():
             raise LeaseLost(
-                f"{self.name}: only {short(self.remaining())} of the lease can be trusted, "
-                f"less than {short(duration(at_least))}"
+                self.name,
+                f"only {short(self.remaining())} of the lease can be trusted, "
+                f"less than {short(duration(at_least))}",
             )
-        self._check_timeout()
+        self.raise_if_late()
 
-    def _check_timeout(self) -> None:
+    def raise_if_lost(self, *, within: float = 0.0) -> None:
+        """Raise LeaseLost if the lease is lost, or its trusted time is over in *within* seconds."""
+        if self.remaining() <= within:
+            self._lose(Loss(reason="expired", detail="it was not renewed within its ttl"))
+        if self.lost.is_set():
+            raise LeaseLost(self.name, f"the lease is lost: {self.loss}")
+
+    def raise_if_late(self) -> None:
+        """Raise JobTimeout if the job has outrun its ``timeout`` or ``stall_after``."""
         now = clock.local()
         timeout, stall_after = self._terms.timeout, self._terms.stall_after
         if timeout and now - self._started >= timeout.total_seconds():
-            raise JobTimeout(f"{self.name}: ran longer than its timeout of {short(timeout)}")
+            raise JobTimeout(self.name, f"ran longer than its timeout of {short(timeout)}")
         if stall_after and now - self._progressed >= stall_after.total_seconds():
             raise JobTimeout(
-                f"{self.name}: made no progress for {short(stall_after)}", stalled=True
+                self.name, f"made no progress for {short(stall_after)}", stalled=True
             )
 
     def _lose(self, loss: Loss) -> None:
@@ -190,6 +201,13 @@ class HeldLease:
                 self._lose(loss)
             return not (lost or loss)
 
+    def close_run(self, closing: Closing) -> None:
+        """Close the Run and keep the lease: for a job whose process is about to be ended hard.
+
+        The lease must outlive the job, so nobody releases it; it expires.
+        """
+        store.close_run(self._claimed, closing)
+
     def _refuse_if_ended(self) -> None:
         if self._ended:
             raise RunLeaseError(f"{self.name}: this lease has been released")
@@ -212,11 +230,12 @@ def closing_for(error: BaseException | None) -> Closing:
         outcome = Outcome.LOST
     elif isinstance(error, JobTimeout):
         outcome = Outcome.STALLED if error.stalled else Outcome.TIMED_OUT
+    elif isinstance(error, SystemExit) and not isinstance(error, Stopped):
+        outcome = Outcome.FAILED if error.code else Outcome.SUCCEEDED
     else:
         outcome = Outcome.FAILED if isinstance(error, Exception) else Outcome.TERMINATED
-    reason = "".join(traceback.format_exception_only(error)).strip()
     return Closing(
         outcome=outcome,
-        reason=tail(reason, 500),
+        reason=summary(error),
         error="".join(traceback.format_exception(error)),
     )

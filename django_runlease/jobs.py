@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from django.core.management import get_commands
 from django.utils.module_loading import autodiscover_modules
 
+from .conf import conf
 from .exceptions import RunLeaseError, UnknownJob
 from .held import HeldLease
-from .terms import Duration, declared, given
-from .text import check_name
+from .terms import Duration, declaration, declared, given
+from .text import check_name, did_you_mean, nearest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -35,13 +38,21 @@ class Job:
     function: Callable[[HeldLease], Any] | None = None
     command: tuple[str, ...] = ()
     program: tuple[str, ...] = ()
-    terms: Mapping[str, object] = field(default_factory=dict)
+    terms: Mapping[str, timedelta] = field(default_factory=dict)
     """The terms of its declaration, the decorator's before those of JOBS."""
 
     def __str__(self) -> str:
         if self.function is not None:
-            return f"{self.function.__module__}.{self.function.__qualname__}"
+            # A partial or another callable object has no name of its own.
+            name = getattr(self.function, "__qualname__", None)
+            return f"{self.function.__module__}.{name}" if name else repr(self.function)
         return " ".join(self.program or ("manage.py", *self.command))
+
+    @property
+    def place(self) -> str:
+        """The function and, if it can be told, the line of its module where it begins."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None) if self.function else None
+        return f"{self} (line {code.co_firstlineno})" if code else str(self)
 
 
 _registered: dict[str, list[Job]] = {}
@@ -55,16 +66,19 @@ def job(name: str, **terms: Unpack[JobTerms]) -> Callable[[Function], Function]:
     """
     check_name(name)
     if unknown := sorted(terms.keys() - JobTerms.__annotations__.keys()):
-        known = ", ".join(JobTerms.__annotations__)
-        raise TypeError(f"job {name!r}: unknown term {unknown[0]!r}: the terms are {known}")
-    given(terms)
+        instead = nearest(unknown[0], JobTerms.__annotations__)
+        raise TypeError(f"job {name!r}: unknown term {unknown[0]!r}: {instead}")
+    try:
+        own = given(terms)
+    except ValueError as error:
+        raise ValueError(f"job {name!r}: {error}") from None
 
     def register(function: Function) -> Function:
         if not callable(function):
             raise TypeError(f'job {name!r}: write @job("{name}", …) above a function')
-        entry = Job(name=name, function=function, terms=terms)
+        entry = Job(name=name, function=function, terms=own)
         # A module that is imported again replaces what it registered before.
-        others = [other for other in _registered.get(name, []) if str(other) != str(entry)]
+        others = [other for other in _registered.get(name, []) if other.place != entry.place]
         _registered[name] = [*others, entry]
         return function
 
@@ -72,7 +86,10 @@ def job(name: str, **terms: Unpack[JobTerms]) -> Callable[[Function], Function]:
 
 
 def registered() -> dict[str, list[Job]]:
-    """All registered functions by name; two of one name are a mistake that the checks report."""
+    """All registered functions by name; two of one name are a mistake that the checks report.
+
+    Imports each app's ``jobs.py`` at the first call; what these raise is raised here.
+    """
     autodiscover_modules("jobs")
     return dict(_registered)
 
@@ -81,32 +98,64 @@ def find(name: str) -> Job:
     """The job that *name* stands for: a registered function, else an entry of RUNLEASE["JOBS"],
     else a management command of that name, without arguments.
 
-    Raises UnknownJob, and RunLeaseError where two functions share the name.
+    Raises UnknownJob, RunLeaseError where two functions share the name, and ValueError for a bad
+    name or entry.
     """
-    entry = declared(name)
+    check_name(name)
+    entry = _entry(name)
     functions = registered().get(name, [])
     if len(functions) > 1:
-        both = " and ".join(str(function) for function in functions)
+        both = " and ".join(function.place for function in functions)
         raise RunLeaseError(f"two jobs are called {name!r}: {both}; rename one")
+    terms = given(entry)
     if functions:
-        return Job(
-            name=name, function=functions[0].function, terms={**entry, **given(functions[0].terms)}
-        )
+        return replace(functions[0], terms={**terms, **functions[0].terms})
     if "program" in entry:
-        return Job(name=name, program=_words(entry["program"]), terms=entry)
-    command = _words(entry.get("command", name))
+        return Job(name=name, program=entry["program"], terms=terms)
+    command = entry.get("command", (name,))
     if command[0] not in get_commands():
-        raise UnknownJob(
-            f"there is no job {name!r}: register it with @job in an app's jobs.py, declare it in "
-            'RUNLEASE["JOBS"], or give the name of a management command'
-        )
-    return Job(name=name, command=command, terms=entry)
+        raise _unknown(name, command[0] if "command" in entry else None)
+    return Job(name=name, command=command, terms=terms)
 
 
 def is_known(name: str) -> bool:
     """Whether *name* is registered or declared, whether or not it has run yet."""
-    return bool(declared(name)) or name in registered()
+    return name in conf.JOBS or name in registered()
 
 
-def _words(value: object) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)  # type: ignore[arg-type]
+def _unknown(name: str, command: str | None) -> UnknownJob:
+    if command is not None:
+        question = did_you_mean(command, get_commands()) or (
+            "write its arguments as a list" if " " in command else "is its app installed?"
+        )
+        place = declaration(name)
+        return UnknownJob(f"{place}: there is no management command {command!r}: {question}")
+    similar = did_you_mean(name, [*get_commands(), *conf.JOBS, *registered()])
+    return UnknownJob(
+        f"there is no job {name!r}: "
+        + (similar and f"{similar} Else ")
+        + "register it with @job in an app's jobs.py, declare it in "
+        'RUNLEASE["JOBS"], or give the name of a management command'
+    )
+
+
+def _entry(name: str) -> dict[str, Any]:
+    """What the settings declare of *name*, its command and program as tuples of words."""
+    entry = dict(declared(name))
+    place = declaration(name)
+    if "command" in entry and "program" in entry:
+        raise ValueError(f"{place} names a command and a program: keep one of them")
+    if "command" in entry:
+        value = entry["command"]
+        entry["command"] = _words([value] if isinstance(value, str) else value, f"{place}: command")
+    if "program" in entry:
+        entry["program"] = _words(entry["program"], f"{place}: program")
+    return entry
+
+
+def _words(value: object, place: str) -> tuple[str, ...]:
+    words = value if isinstance(value, list | tuple) else []
+    # Arguments may be empty, the name of what is run may not.
+    if not words or not words[0] or not all(isinstance(word, str) for word in words):
+        raise ValueError(f'{place} is a list of words such as ["name", "--option"], not {value!r}')
+    return tuple(words)

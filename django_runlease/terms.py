@@ -12,6 +12,7 @@ from typing import Any
 from django.utils.dateparse import parse_duration as parse_iso_duration
 
 from .conf import conf
+from .text import nearest
 
 Duration = timedelta | float | str
 
@@ -22,7 +23,7 @@ MARGIN_SHARE = 10
 
 _UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1, "ms": 0.001}
 _PART = r"(?P<{0}>\d+(?:\.\d+)?){0}"
-_COMPACT = re.compile(r"\s*".join(f"(?:{_PART.format(unit)})?" for unit in _UNITS), re.ASCII)
+_COMPACT = re.compile("".join(rf"(?:{_PART.format(unit)}\s*)?" for unit in _UNITS), re.ASCII)
 _SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _FORMS = 'write seconds (90) or a length such as "90s", "5m", "1h30m" or "PT5M"'
 
@@ -59,14 +60,13 @@ def _to_timedelta(value: object) -> timedelta | None:
 
 
 def _seconds(number: float) -> timedelta | None:
-    if math.isnan(number):
-        return None
     # Anything longer is refused anyway, and timedelta overflows.
-    return timedelta(seconds=max(min(number, 1e9), -1e9))
+    clamped = max(min(number, 1e9), -1e9)
+    return None if math.isnan(clamped) else timedelta(seconds=clamped)
 
 
 def _iso(text: str) -> timedelta | None:
-    if not text.startswith("P"):
+    if not text.startswith("P") or not text.isascii():
         return None
     try:
         return parse_iso_duration(text)
@@ -139,6 +139,8 @@ class Terms:
 
 
 TERM_NAMES = tuple(field.name for field in fields(Terms))
+ENTRY_KEYS = (*TERM_NAMES, "command", "program")
+"""What an entry of ``RUNLEASE["JOBS"]`` may say."""
 
 
 def resolve(*layers: Mapping[str, object], renewed: bool = True) -> Terms:
@@ -148,8 +150,10 @@ def resolve(*layers: Mapping[str, object], renewed: bool = True) -> Terms:
     contradict each other, or (if *renewed*) a ttl too short to be renewed in time.
     """
     values: dict[str, timedelta] = {}
-    for layer in reversed((*layers, {"ttl": conf.TTL})):
+    for layer in reversed(layers):
         values.update(given(layer))
+    if "ttl" not in values:
+        values["ttl"] = _named_duration('RUNLEASE["TTL"]', conf.TTL)
     if renewed and values["ttl"] < SHORTEST_RENEWABLE:
         raise ValueError(
             f"ttl: {short(values['ttl'])} is too short to be renewed in time: give it "
@@ -168,9 +172,26 @@ def given(layer: Mapping[str, object]) -> dict[str, timedelta]:
 
 
 def declared(name: str) -> Mapping[str, Any]:
-    """What ``RUNLEASE["JOBS"]`` says of *name*; empty where it says nothing."""
-    entry: Mapping[str, Any] = conf.JOBS.get(name, {})
-    return entry
+    """What ``RUNLEASE["JOBS"]`` says of *name*, its terms as lengths of time; empty where it says
+    nothing.
+
+    Raises ValueError if the entry is not a dict, has an unknown key or a bad duration.
+    """
+    entry: object = conf.JOBS.get(name, {})
+    place = declaration(name)
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"{place} is a dict of terms, not {entry!r}")
+    if unknown := [key for key in entry if key not in ENTRY_KEYS]:
+        raise ValueError(f"{place}: unknown key {unknown[0]!r}: {nearest(unknown[0], ENTRY_KEYS)}")
+    try:
+        return {**entry, **given(entry)}
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def declaration(name: str) -> str:
+    """How messages refer to the place where the settings declare *name*."""
+    return f'RUNLEASE["JOBS"]["{name}"]'
 
 
 def _named_duration(term: str, value: object) -> timedelta:
@@ -183,10 +204,10 @@ def _named_duration(term: str, value: object) -> timedelta:
 def short(length: timedelta | float) -> str:
     """A length of time for people: ``450ms``, ``12s``, ``2m 10s``, ``1h 30m``, ``3d 4h``."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
-    if abs(seconds) < 1:
-        return f"{round(seconds * 1000)}ms" if seconds else "0s"
+    if abs(seconds) < 0.9995:
+        return f"{seconds * 1000:.3g}ms" if seconds else "0s"
     if abs(seconds) < 10 and seconds != int(seconds):
-        return f"{seconds:.1f}s"
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
     whole = int(abs(seconds))
     parts = []
     for unit in ("d", "h", "m", "s"):

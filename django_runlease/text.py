@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import unicodedata
+from collections.abc import Iterable
 
 NAME_LENGTH = 200
 TAIL_LENGTH = 8_000
+
+_NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def check_name(name: object) -> str:
@@ -15,8 +20,8 @@ def check_name(name: object) -> str:
     one name would be two leases, and two jobs would run at once.
     """
     if not isinstance(name, str):
-        raise ValueError(f"a lease's name is a string, not {type(name).__name__}: {name!r}")  # noqa: TRY004
-    if not name:
+        raise ValueError(f"a lease's name is a string, not {type(name).__name__}: {name!r}")
+    if not name.strip():
         raise ValueError("a lease's name is empty: give it 1 to 200 characters")
     if len(name) > NAME_LENGTH:
         raise ValueError(
@@ -36,9 +41,39 @@ def check_name(name: object) -> str:
 
 def storable(text: str) -> str:
     """Return *text* with what PostgreSQL cannot store (NUL, lone surrogates) replaced by U+FFFD."""
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return _NOT_STORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def tail(text: str, length: int = TAIL_LENGTH) -> str:
     """Return the end of *text*, at most *length* characters, ready to store."""
-    return storable(text if len(text) <= length else "…" + text[-length + 1 :])
+    return storable(text if len(text) <= length else "…" + text[len(text) - length + 1 :])
+
+
+def nearest(word: object, known: Iterable[object]) -> str:
+    """What to write instead of *word*, as a piece of a message: the most similar of *known*, or
+    all of them where none is similar."""
+    words = [str(each) for each in known]
+    return did_you_mean(word, words) or f"write one of {', '.join(words)}"
+
+
+def did_you_mean(word: object, known: Iterable[object]) -> str:
+    """A question with the most similar of *known*; empty where none is similar."""
+    # Settings shout, terms do not: a word in the wrong case is near.
+    words = {str(each).casefold(): each for each in known}
+    similar = difflib.get_close_matches(str(word).casefold(), words, n=1)
+    return f'did you mean "{words[similar[0]]}"?' if similar else ""
+
+
+def one_line(error: BaseException | str) -> str:
+    """The first line of a message; the server's messages go on with details."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else ""
+
+
+def summary(error: BaseException) -> str:
+    """An exception in one line of bounded length."""
+    detail = getattr(error, "detail", None)
+    if isinstance(detail, str):
+        return detail
+    line = one_line(error)
+    return f"{type(error).__name__}: {line}"[:500] if line else type(error).__name__

@@ -8,8 +8,8 @@ Everything about sharing the server is said by advisory locks (flock) on files i
 the kernel drops these however a process ends:
 
 - `users.lock`: each process that uses the server holds it shared, for as long as it lives.
-- `start.lock`: held while looking for the server and starting it.
-- `server.lock`: held by the processes of PostgreSQL themselves, which inherit it when started.
+- `server.lock`: held by the processes of PostgreSQL themselves. Who finds it free holds it while
+  starting the server, which inherits it; the others wait for this server.
 - `reaper.lock`: held by the reaper, a small process (this file run as a script) that waits for
   `users.lock` to be free of users and then stops the server. Users that come meanwhile wait in
   `users.lock` until it is done, and start the server again.
@@ -44,7 +44,6 @@ START_TIMEOUT = 30.0
 SOCKET_PATH_LIMIT = 103  # bytes: the smallest of the supported platforms (macOS)
 SETTINGS = {
     "listen_addresses": "",
-    "port": str(PORT),
     "unix_socket_permissions": "0700",
     "max_connections": "300",
     "shared_buffers": "64MB",
@@ -73,15 +72,7 @@ def database_url(folder: Path) -> str:
         users = _open(folder / "users.lock")
         fcntl.flock(users, fcntl.LOCK_SH)
         _held[folder] = users
-    start = _open(folder / "start.lock")
-    try:
-        fcntl.flock(start, fcntl.LOCK_EX)
-        socket_dir = _ensure_server(folder)
-        # Closing would not do if another thread forked meanwhile.
-        fcntl.flock(start, fcntl.LOCK_UN)
-    finally:
-        os.close(start)
-    return f"postgres://postgres@:{PORT}/{quote(socket_dir)}/postgres"
+    return f"postgres://postgres@:{PORT}/{quote(_ensure_server(folder))}/postgres"
 
 
 def _ensure_server(folder: Path) -> str:
@@ -92,14 +83,14 @@ def _ensure_server(folder: Path) -> str:
         deadline = time.monotonic() + START_TIMEOUT
         while not _try_lock(server):  # as long as any process of the server, even a dying one, is
             if socket_dir := _accepting(folder):
-                _ensure_reaper(folder, account)
+                _ensure_reaper(folder)
                 return socket_dir
             if time.monotonic() > deadline:
                 raise _failure(folder, "neither answers nor ends")
             time.sleep(0.02)
         binaries = _binaries(account)
         _ensure_data(folder, binaries, account, server)
-        _ensure_reaper(folder, account)
+        _ensure_reaper(folder)
         return _start(folder, binaries, account, server)
     finally:
         os.close(server)
@@ -190,15 +181,14 @@ def _failure(folder: Path, what: str) -> RuntimeError:
     )
 
 
-def _ensure_reaper(folder: Path, account: Any) -> None:
+def _ensure_reaper(folder: Path) -> None:
     """Start the process that stops the server after its last user, unless it is there."""
     names = ("reaper.lock", "users.lock", "server.lock")
     locks = [_open(folder / name) for name in names]
     try:
         if _try_lock(locks[0]):
-            ids = (account.pw_uid, account.pw_gid) if account else (-1, -1)
-            script = [sys.executable, "-I", "-S", __file__, str((folder / "data").resolve())]
-            command = [*script, *map(str, (*ids, *locks))]
+            data = str((folder / "data").resolve())
+            command = [sys.executable, "-I", "-S", __file__, data, *map(str, locks)]
             options = _process(subprocess.DEVNULL, None, *locks)
             subprocess.run(command, check=True, **options)
     finally:
@@ -299,10 +289,10 @@ def _mkdir(path: Path, account: Any) -> None:
 
 
 if __name__ == "__main__":
-    uid, gid, *fds = map(int, sys.argv[2:])
     if os.fork() == 0:  # nobody has to wait for the child
-        if uid != -1:
+        if os.geteuid() == 0:  # it is to signal no other user's processes than the server's
+            server_user = Path(sys.argv[1]).stat()
             os.setgroups([])
-            os.setgid(gid)
-            os.setuid(uid)
-        _reap(Path(sys.argv[1]), *fds)
+            os.setgid(server_user.st_gid)
+            os.setuid(server_user.st_uid)
+        _reap(Path(sys.argv[1]), *map(int, sys.argv[2:]))

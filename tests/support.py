@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import os
+import select
+import socket
+import socketserver
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from threading import Event
+from typing import Any, Literal, TypeVar
+from unittest.mock import patch
 from urllib.parse import quote
 
 from django.db import connection, connections
+
+from django_runlease import store
+from django_runlease.clock import Now, Seconds
+from django_runlease.models import RunLease
+from django_runlease.store import Claimed, ClaimRequest, Refusal
+from django_runlease.terms import TERM_NAMES, Terms
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE = 30.0
@@ -131,3 +143,82 @@ def manage(*arguments: str, **popen: Any) -> subprocess.CompletedProcess[str]:
 def _spawn(command: list[str], env: dict[str, str] | None = None, **popen: Any) -> Any:
     popen = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **popen}
     return subprocess.Popen(command, env=environment(**(env or {})), cwd=ROOT, **popen)
+
+
+def wish(name: str = "job", *, ttl: float = 60, **more: Any) -> ClaimRequest:
+    """A request for a claim; *more* are terms in seconds, or fields of the request."""
+    terms = {key: timedelta(seconds=more.pop(key)) for key in TERM_NAMES if key in more}
+    terms["ttl"] = timedelta(seconds=ttl)
+    return ClaimRequest(name=name, terms=Terms(**terms), **more)
+
+
+def granted(name: str = "job", **more: Any) -> Claimed:
+    """A claim by the store that must be granted; :func:`wish` says what it takes."""
+    result = store.claim(wish(name, **more), "default")
+    assert isinstance(result, Claimed), result
+    return result
+
+
+def refused(name: str = "job", **more: Any) -> Refusal:
+    """A claim by the store that must be declined."""
+    result = store.claim(wish(name, **more), "default")
+    assert isinstance(result, Refusal), result
+    return result
+
+
+def expire(name: str = "job") -> None:
+    """Let the lease have expired a second ago, on the database's clock."""
+    second = Seconds(timedelta(seconds=1))
+    RunLease.objects.filter(name=name).update(expires_at=Now() - second)
+
+
+@contextmanager
+def cut_at_commit(when: Literal["before", "during", "after"], skip: int = 0) -> Iterator[Event]:
+    """For new connections: cut one at its COMMIT, and let all others pass.
+
+    The COMMIT is cut *before* the server has it, *after* its answer, or *during* its execution, so
+    that the server goes on alone. The first *skip* of them pass. The event tells that it happened.
+    """
+    settings, done, left = connection.settings_dict, threading.Event(), [skip]
+    host, port = settings["HOST"] or "localhost", settings["PORT"] or 5432
+    family = socket.AF_UNIX if host.startswith("/") else socket.AF_INET
+    address = f"{host}/.s.PGSQL.{port}" if family == socket.AF_UNIX else (host, int(port))
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.socket(family) as server, suppress(ConnectionError, BrokenPipeError):
+                server.connect(address)
+                while self.step(server):
+                    pass
+
+        def step(self, server: socket.socket) -> bool:
+            source = select.select([self.request, server], [], [])[0][0]
+            data = source.recv(65536)
+            if source is self.request and b"COMMIT" in data and not done.is_set():
+                left[0] -= 1
+                if left[0] < 0:
+                    done.set()
+                    self.cut(server, data)
+                    return False
+            (server if source is self.request else self.request).sendall(data)
+            return bool(data)
+
+        def cut(self, server: socket.socket, data: bytes) -> None:
+            if when == "before":
+                return
+            server.sendall(data)
+            if when == "during":
+                self.request.shutdown(socket.SHUT_RDWR)
+            server.recv(65536)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as proxy:
+        serving = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02})
+        serving.start()
+        there = {"HOST": "127.0.0.1", "PORT": str(proxy.server_address[1])}
+        options = settings["OPTIONS"] | {"sslmode": "disable", "gssencmode": "disable"}
+        try:
+            with patch.dict(settings, **there, OPTIONS=options):
+                yield done
+        finally:
+            proxy.shutdown()
+            serving.join()

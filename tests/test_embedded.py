@@ -62,10 +62,18 @@ class User:
             | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary), "PGPORT": "1"},
         )
 
-    def go(self) -> "User":
-        assert self.process.stdin is not None
+        self.is_ready = False
+
+    def ready(self) -> "User":
+        """Wait until the process has done all but using the server."""
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "\n"
+        self.is_ready = self.is_ready or self.process.stdout.readline() == "\n"
+        assert self.is_ready
+        return self
+
+    def go(self) -> "User":
+        self.ready()
+        assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         return self
@@ -127,6 +135,8 @@ def place() -> Iterator[Path]:
     place.chmod(0o755)
     (place / "tmp").mkdir()
     yield place
+    for process in left(place):
+        process.kill()
     shutil.rmtree(place)
 
 
@@ -164,6 +174,8 @@ def test_first_users_at_once_share_one_server(place: Path, new_user: NewUser) ->
     """Eight processes that start at once on a new folder all work with the same server."""
     users = [new_user(place / "new" / "pg") for _ in range(8)]
     for user in users:
+        user.ready()
+    for user in users:
         user.go()
     answers = [user.answer() for user in users]
     assert "started" in answers[0]
@@ -197,7 +209,7 @@ def test_user_during_the_stop(folder: Path, new_user: NewUser, place: Path) -> N
     user = new_user(folder).go()
     answer = user.answer()
     for _ in range(6):
-        following = new_user(folder)
+        following = new_user(folder).ready()
         user.process.kill()
         answer = following.go().answer()
         assert started(answer["url"]) == answer["started"]
@@ -237,7 +249,7 @@ def test_interrupted_initdb(place: Path, new_user: NewUser, killed: str) -> None
     """Where the first user was killed in the middle of initdb, the next one repairs the data."""
     folder = place / f"killed {killed}"
     first = new_user(folder).go()
-    until((folder / "data" / "global").exists)
+    until((folder / "data" / "PG_VERSION").exists)
     first.kill()
     if killed == "user and initdb":
         initdb = processes(place, "bin/initdb")
@@ -248,12 +260,19 @@ def test_interrupted_initdb(place: Path, new_user: NewUser, killed: str) -> None
 
 
 def test_killed_server(folder: Path, new_user: NewUser, place: Path) -> None:
-    """The next user starts a server anew that was killed, and it too ends with its last user."""
+    """The next user starts a killed server anew, but not before its last process has ended."""
     first = new_user(folder).go()
     before = first.answer()
     (server,) = processes(place, "bin/postgres")
+    remains = server.children()[0]
+    remains.suspend()
     server.kill()
     second = new_user(folder).go()
+    seen = psutil.Process(second.process.pid)
+    try:
+        until(lambda: any(file.path.endswith("server.lock") for file in seen.open_files()))
+    finally:
+        remains.resume()
     after = second.answer()
     assert after["url"] == before["url"]
     assert after["started"] != before["started"]
@@ -276,11 +295,11 @@ def test_killed_reaper(folder: Path, new_user: NewUser, place: Path) -> None:
     until(lambda: not left(place))
 
 
-def test_long_path(place: Path, new_user: NewUser) -> None:
-    """The folder's path may be longer than that of a socket."""
-    folder = place / ("a" * 120) / ("b" * 120)
-    user = new_user(folder).go()
-    answer = user.answer()
+@pytest.mark.parametrize("path", [f"{'a' * 120}/{'b' * 120}", "a,b"], ids=["long", "comma"])
+def test_path_unfit_for_a_socket(place: Path, new_user: NewUser, path: str) -> None:
+    """The folder's path may be too long for a socket, or look like a list of hosts."""
+    folder = place / path
+    answer = new_user(folder).go().answer()
     assert new_user(folder).go().answer() == answer
     assert (folder / "data" / "PG_VERSION").exists()
 

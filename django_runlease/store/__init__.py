@@ -15,8 +15,8 @@ clock, then decide, then write. Decisions are read from the database that takes 
 """
 
 from .claims import claim, preview
-from .connection import is_connection_error, write_alias
-from .holding import release, renew
+from .connection import explain, is_connection_error, write_alias
+from .holding import close_run, release, renew
 from .operating import Blocked, Broken, break_lease, pause, resume
 from .records import Claimed, ClaimRequest, Closing, Loss, LostReason, Refusal
 from .runs import record_decline
@@ -32,6 +32,8 @@ __all__ = [
     "Refusal",
     "break_lease",
     "claim",
+    "close_run",
+    "explain",
     "is_connection_error",
     "pause",
     "preview",

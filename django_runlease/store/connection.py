@@ -22,6 +22,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from ..conf import conf
 from ..exceptions import RunLeaseError
 from ..models import RunLease
+from ..text import one_line
 
 Result = TypeVar("Result")
 
@@ -32,6 +33,12 @@ _SERIALIZATION = {"40001", "40P01"}
 _LOCK_TIMEOUT = "55P03"
 _READ_ONLY = "25006"
 _SHUTDOWN = {"57P01", "57P02", "57P03"}
+_REMEDIES = {
+    "42P01": "run `manage.py migrate` on this database, or mend the search_path",
+    "42703": "run `manage.py migrate` on this database",
+    "42501": "grant this role SELECT, INSERT and UPDATE on the tables of django_runlease",
+    _READ_ONLY: "this server takes no writes: connect to the primary",
+}
 
 
 def write_alias(using: str | None = None) -> str:
@@ -170,3 +177,11 @@ def is_connection_error(error: BaseException) -> bool:
     if state is None:
         return isinstance(error, OperationalError | InterfaceError)
     return state.startswith("08") or state == _READ_ONLY or state in _SHUTDOWN
+
+
+def explain(error: BaseException) -> str:
+    """A database error in one line, with the remedy where it is known."""
+    remedy = _REMEDIES.get(sqlstate(error) or "")
+    if remedy is None and is_connection_error(error):
+        remedy = "see that the database runs and can be reached with these settings"
+    return one_line(error) + (f" — {remedy}" if remedy else "")

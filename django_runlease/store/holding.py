@@ -14,10 +14,9 @@ from django.db import DatabaseError, InterfaceError
 
 from ..clock import Instant, Now, Seconds
 from ..models import Outcome, Run, RunLease, RunLeaseQuerySet
-from . import rows
+from . import rows, runs
 from .connection import apart, in_transaction, is_connection_error
 from .records import Claimed, ClaimRequest, Closing, Loss
-from .runs import amend_to_lost, close_run, is_closed_as
 
 logger = logging.getLogger("django_runlease")
 
@@ -45,7 +44,7 @@ def renew(claimed: Claimed, ttl: timedelta, progress: dict[str, Any] | None) -> 
             return None
         return Loss(reason="expired", detail="it expired before it was renewed")
 
-    return _again_if_cut(claimed.alias, work, lambda: work())
+    return _again_if_cut(claimed.alias, work, work)
 
 
 def release(
@@ -64,16 +63,25 @@ def release(
         reason = "; ".join(filter(None, [loss.detail, closing.reason]))
         lost = Closing(outcome=Outcome.LOST, reason=reason, exit_code=closing.exit_code,
                        error=closing.error, output=closing.output)
-        amend_to_lost(claimed.run_id, claimed.token, lost, claimed.alias)
+        runs.amend_to_lost(claimed.run_id, claimed.token, lost, claimed.alias)
         return loss
 
     def again() -> Loss | None:
         # The first try may have been committed before its answer was cut off.
-        if is_closed_as(claimed.run_id, claimed.token, closing.outcome, claimed.alias):
+        if runs.is_closed_as(claimed.run_id, claimed.token, closing.outcome, claimed.alias):
             return None
         return work()
 
     return _again_if_cut(claimed.alias, work, again)
+
+
+def close_run(claimed: Claimed, closing: Closing) -> None:
+    """Close the Run and leave the lease as it is. Raises Django's database errors."""
+    if closing.outcome == Outcome.LOST:
+        work = partial(runs.amend_to_lost, claimed.run_id, claimed.token, closing, claimed.alias)
+    else:
+        work = partial(runs.close, claimed.run_id, claimed.token, closing, claimed.alias)
+    _again_if_cut(claimed.alias, work, work)
 
 
 def release_in_doubt(request: ClaimRequest, alias: str) -> None:
@@ -127,7 +135,7 @@ def _free(claimed: Claimed, closing: Closing, at_least: timedelta | None) -> boo
         not_before=Instant(claimed.claimed_at) + Seconds(at_least) if at_least else None,
         **rows.FREED,
     )
-    close_run(claimed.run_id, claimed.token, closing, claimed.alias)
+    runs.close(claimed.run_id, claimed.token, closing, claimed.alias)
     return True
 
 

@@ -39,13 +39,16 @@ def open_run(
 
 def record_decline(
     request: ClaimRequest, refusal: Refusal, alias: str, *, waiting_since: float | None = None
-) -> None:
-    """Leave a declined tick in the history: who held the lease, and where the tick came."""
+) -> int:
+    """Leave a declined tick in the history: who held the lease, and where the tick came.
+
+    Returns the Run's primary key.
+    """
     now = refusal.now
 
-    def insert() -> None:
+    def insert() -> Run:
         moment = Now() if now is None else Instant(now)
-        Run.objects.using(alias).create(
+        return Run.objects.using(alias).create(
             lease_name=request.name,
             holder=refusal.declined.holder,
             host=request.holder.host,
@@ -59,7 +62,7 @@ def record_decline(
             lag=_lag(request, now),
         )
 
-    in_transaction(alias, insert)
+    return int(in_transaction(alias, insert).pk)
 
 
 def abandon_open_runs(
@@ -74,7 +77,7 @@ def abandon_open_runs(
     )
 
 
-def close_run(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
+def close(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
     """Close a Run as its holder says."""
     Run.objects.using(alias).filter(pk=run_id, token=token, outcome=Outcome.RUNNING).update(
         outcome=closing.outcome,

@@ -1,0 +1,139 @@
+"""What the rows say, read-only, as plain dicts that are ready for JSON.
+
+The keys are the models' fields without ``id`` and ``token``, in the models' order, and then what
+is derived from them. Lengths of time are seconds, instants are ISO 8601 in UTC. All ages are
+counted on the database's clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import DateTimeField, DurationField, Field, Model, QuerySet
+
+from .clock import Epoch, Now, utc
+from .models import Run, RunLease
+
+Row = dict[str, Any]
+
+RUNS_SHOWN = 20
+"""How many runs of the history are read where nothing else is asked for."""
+
+NEIGHBOURS = 1_000
+"""How many more runs, by order of insertion, are looked at to find the newest of all leases."""
+
+LARGEST_LIMIT = 10**9
+
+_HIDDEN = {"id", "token"}
+
+
+def leases(alias: str) -> list[Row]:
+    """All leases by name, in one query.
+
+    Each has its fields and: ``state`` (free, held, expired or paused); ``held_for``, seconds since
+    its claim, and ``expires_in``, seconds until it expires (negative once it has), both null when
+    nobody holds it; ``due_in``, seconds until ``not_before``, null if that has passed.
+    """
+    return _read_leases(RunLease.objects.using(alias).order_by("name"))
+
+
+def lease(name: str, alias: str) -> Row | None:
+    """One lease as :func:`leases` gives it, or None if it has no row."""
+    rows = _read_leases(RunLease.objects.using(alias).filter(name=name))
+    return rows[0] if rows else None
+
+
+def runs(alias: str, name: str | None = None, *, limit: int = RUNS_SHOWN) -> list[Row]:
+    """The *limit* newest runs, of all leases or of *name*, the newest first, in one query.
+
+    Each has its fields and ``duration``, in seconds; up to now for one that is running.
+    Raises ValueError for a limit that is not a positive whole number.
+    """
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ValueError(f"limit: {limit!r} is not a positive whole number, such as {RUNS_SHOWN}")
+    limit = min(limit, LARGEST_LIMIT)
+    found = Run.objects.using(alias)
+    if name is not None:
+        found = found.filter(lease_name=name)
+    else:
+        # No index orders the runs of all leases by their start. Rows are inserted in that order,
+        # but for those that are inserted at the same moment.
+        latest = Run.objects.using(alias).order_by("-pk")[: limit + NEIGHBOURS]
+        found = found.filter(pk__in=latest.values("pk"))
+    return [_finish_run(row) for row in _read(found.newest_first()[:limit])]
+
+
+def run(run_id: int | None, alias: str | None) -> Row | None:
+    """One run as :func:`runs` gives it, or None if there is none."""
+    if run_id is None:
+        return None
+    found = _read(Run.objects.using(alias).filter(pk=run_id))
+    return _finish_run(found[0]) if found else None
+
+
+def to_json(data: Row | Sequence[Row] | None) -> str:
+    """*data* as JSON in ASCII, which no terminal's encoding refuses and no terminal obeys."""
+    # json escapes all other control characters.
+    return json.dumps(data, indent=2).replace("\x7f", "\\u007f")
+
+
+def _read_leases(found: QuerySet[RunLease]) -> list[Row]:
+    return [_finish_lease(row) for row in _read(found.with_state(), "state")]  # type: ignore[attr-defined]
+
+
+def _read(found: QuerySet[Any], *derived: str) -> list[Row]:
+    """The rows with instants and lengths as seconds, and the database's clock as ``now``."""
+    fields = _fields(found.model)
+    measures = {f"{f.name}_seconds": Epoch(f.name) for f in fields if _is_time(f)}
+    sources = {f.name: f"{f.name}_seconds" if _is_time(f) else f.name for f in fields}
+    columns = {**sources, **{key: key for key in derived}, "now": "now"}
+    values = found.annotate(now=Epoch(Now()), **measures).values(*columns.values())
+    return [{key: row[source] for key, source in columns.items()} for row in values]
+
+
+def _finish_lease(row: Row) -> Row:
+    now = row.pop("now")
+    held = row["expires_at"] is not None
+    row["held_for"] = _not_negative(_between(row["claimed_at"], now)) if held else None
+    row["expires_in"] = _between(now, row["expires_at"])
+    due_in = _between(now, row["not_before"])
+    row["due_in"] = due_in if due_in is not None and due_in > 0 else None
+    return _with_iso(row, RunLease)
+
+
+def _finish_run(row: Row) -> Row:
+    now = row.pop("now")
+    end = now if row["finished_at"] is None else row["finished_at"]
+    row["duration"] = _not_negative(_between(row["started_at"], end))
+    return _with_iso(row, Run)
+
+
+def _with_iso(row: Row, model: type[Model]) -> Row:
+    for field in _fields(model):
+        if isinstance(field, DateTimeField):
+            row[field.name] = _iso(row[field.name])
+    return row
+
+
+def _iso(epoch: float | None) -> str | None:
+    instant = utc(epoch)
+    return instant.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if instant else None
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    # Epoch seconds of today are exact to a quarter of a microsecond.
+    return None if start is None or end is None else round(end - start, 6)
+
+
+def _not_negative(seconds: float | None) -> float | None:
+    return None if seconds is None else max(seconds, 0.0)
+
+
+def _fields(model: type[Model]) -> list[Field[Any, Any]]:
+    return [field for field in model._meta.concrete_fields if field.name not in _HIDDEN]
+
+
+def _is_time(field: Field[Any, Any]) -> bool:
+    return isinstance(field, DateTimeField | DurationField)

@@ -1,0 +1,113 @@
+"""Stopping a job that runs in this process: an exception in the main thread, wherever it is.
+
+A signal handler is the one thing that gets through ``sleep``, a socket, a lock or a database wait.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from django.db import connections
+from psycopg import Error as PsycopgError
+from psycopg.pq import TransactionStatus
+
+from .exceptions import Stopped
+
+# Real-time signals are nobody's default; elsewhere SIGUSR2 is the least used.
+WAKE = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+CANCEL_TIMEOUT = 1.0
+
+
+class Interrupts:
+    """Within its block, signals and other threads can stop what the main thread does.
+
+    They do so only inside :meth:`allowed`; what comes outside of it is raised when the next such
+    block is entered. The first that comes counts, and stays in :attr:`cause`.
+    """
+
+    def __init__(self) -> None:
+        self.cause: BaseException | None = None
+        self.possible = threading.current_thread() is threading.main_thread()
+        self._signalled = False
+        self._allowed = False
+        self._raised = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if self.possible:
+            self._install(WAKE, self._wake)
+            self._install(signal.SIGTERM, self._stop)
+            self._install(signal.SIGINT, self._stop)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _install(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+        # A handler that somebody has set (a server's, a worker's) is theirs to keep; so is a
+        # signal that a parent chose to have ignored.
+        current = signal.getsignal(number)
+        if number == WAKE or current in (signal.SIG_DFL, signal.default_int_handler):
+            self._previous[number] = signal.signal(number, handler)
+
+    def interrupt(self, cause: BaseException) -> None:
+        """Raise *cause* in the main thread, from any thread. The first cause wins."""
+        if self.cause is None:
+            self.cause = cause
+            if self.possible:
+                signal.pthread_kill(threading.main_thread().ident or 0, WAKE)
+
+    def _wake(self, number: int, frame: FrameType | None) -> None:
+        self._raise_if_allowed()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._signalled:
+            # The second signal ends at once.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self._signalled = True
+        if self.cause is None:
+            self.cause = KeyboardInterrupt() if number == signal.SIGINT else Stopped(128 + number)
+            self.cause.detail = f"stopped by {signal.Signals(number).name}"  # type: ignore[union-attr]
+            self._raise_if_allowed()
+
+    def _raise_if_allowed(self) -> None:
+        if self._allowed and not self._raised and self.cause is not None:
+            self._raised = True
+            cancel_statements()
+            # Where it was made says nothing about where the job is.
+            raise self.cause.with_traceback(None)
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """The block that may be interrupted."""
+        self._allowed = True
+        try:
+            self._raise_if_allowed()
+            yield
+        finally:
+            self._allowed = False
+
+
+def cancel_statements() -> None:
+    """Cancel what the calling thread's connections are waiting for.
+
+    Without it a statement goes on in the server, and commits, after its connection is closed.
+    """
+    for wrapper in connections.all(initialized_only=True):
+        connection: Any = wrapper.connection
+        if wrapper.vendor != "postgresql" or connection is None or connection.closed:
+            continue
+        if connection.info.transaction_status == TransactionStatus.ACTIVE:
+            try:
+                connection.cancel_safe(timeout=CANCEL_TIMEOUT)
+            except PsycopgError:
+                # The server does not take it; what is under way is refused by the fence.
+                connection.close()

@@ -1,0 +1,190 @@
+"""Run a job under its lease: claim, call, stop it if need be, release, say how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, InterfaceError
+
+from . import store
+from .claiming import Claim
+from .exceptions import Declined, JobTimeout, LeaseLost, RunLeaseError, Stopped
+from .held import HeldLease, closing_for
+from .interrupts import Interrupts
+from .jobs import Job
+from .models import Outcome
+from .store import Closing
+from .text import one_line, summary
+from .watch import Watch
+
+FAILED, USAGE, UNAVAILABLE, LOST, CONFLICT, TIMED_OUT = 1, 2, 69, 70, 75, 124
+
+LAST_WORDS = 2.0
+"""Seconds that a process which is ended hard has for writing down how its run ended."""
+
+
+class Unavailable(Exception):
+    """The database could not be asked for the lease, so the job did not run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How a tick ended."""
+
+    outcome: Outcome
+    exit_code: int
+    message: str
+    """One line for people, without the job's name."""
+    run_id: int | None = None
+    """Its Run in the history; None if there is none."""
+    declined: Declined | None = None
+    error: BaseException | None = None
+    """What the job raised, if it did."""
+
+
+def run(job: Job, claim: Claim, *, grace: float, own_process: bool) -> Report:
+    """Claim the lease, run *job* under it, release; report how that went.
+
+    An exception of the job is in the report and is not raised. *grace* is how many seconds a job
+    that is told to stop has for cleaning up. In *own_process*, a job that does not stop in time is
+    ended together with the process.
+
+    Raises ValueError and RunLeaseError for a claim that cannot be made, Unavailable if the
+    database does not answer; then the job has not run.
+    """
+    with Interrupts() as interrupts:
+        try:
+            held = _claim(claim, interrupts)
+        except (KeyboardInterrupt, Stopped) as stop:
+            return Report(
+                outcome=Outcome.TERMINATED,
+                exit_code=_exit_code(stop),
+                message="stopped while waiting for the lease",
+            )
+        if isinstance(held, Declined):
+            return Report(
+                outcome=Outcome.DECLINED,
+                exit_code=0,
+                message=f"declined, {held}",
+                run_id=held.run_id,
+                declined=held,
+            )
+        return _Execution(job, held, interrupts).run(grace=grace, own_process=own_process)
+
+
+def _claim(claim: Claim, interrupts: Interrupts) -> HeldLease | Declined:
+    def sleep(seconds: float) -> None:
+        with interrupts.allowed():
+            time.sleep(seconds)
+
+    try:
+        return claim.run(sleep)
+    except (DatabaseError, InterfaceError) as error:
+        raise Unavailable(store.explain(error)) from error
+
+
+class _Execution:
+    """One run of a job, from the granted claim to the release."""
+
+    def __init__(self, job: Job, held: HeldLease, interrupts: Interrupts) -> None:
+        self._job = job
+        self._held = held
+        self._interrupts = interrupts
+        self._result = "it was still running"
+
+    def run(self, *, grace: float, own_process: bool) -> Report:
+        error: BaseException | None = None
+        end = self._end_process if own_process else None
+        with Watch(self._held, self._interrupts, grace=grace, end=end):
+            try:
+                with self._held.current(), self._interrupts.allowed():
+                    self._call()
+            except BaseException as raised:  # noqa: BLE001  it is in the report
+                error = raised
+            return self._release(self._interrupts.cause, error)
+
+    def _call(self) -> None:
+        function = self._job.function
+        if function is None:
+            call_command(*self._job.command)
+        elif inspect.iscoroutinefunction(function):
+            # Not async_to_sync, which waits for the loop's thread before it lets an exception by.
+            asyncio.run(function(self._held))
+        else:
+            function(self._held)
+
+    def _release(self, cause: BaseException | None, error: BaseException | None) -> Report:
+        """Release, and judge: what stopped the job weighs more than what it made of that."""
+        closing = replace(_closing(cause or error), error=closing_for(error).error)
+        self._result = _own_result(cause, error)
+        report = Report(
+            outcome=closing.outcome,
+            exit_code=closing.exit_code or 0,
+            message=closing.reason or closing.outcome.label,
+            run_id=self._held.run_id,
+            error=error,
+        )
+        try:
+            released = self._held.end(closing)
+        except (DatabaseError, InterfaceError, RunLeaseError) as problem:
+            message = f"the lease could not be released: {one_line(problem)}"
+        else:
+            if released or not self._held.lost.is_set():
+                return report
+            report = replace(report, outcome=Outcome.LOST)
+            message = f"the lease was lost: {self._held.loss}"
+        message = f"{message}; the job itself: {self._result}"
+        return replace(report, exit_code=LOST, message=message)
+
+    def _end_process(self, cause: BaseException) -> NoReturn:
+        """End this process, in the watch's thread, because the job does not."""
+        closing = _closing(cause)
+        code = closing.exit_code or FAILED
+        line = f"{self._held.name}: {closing.reason}; the process is ended; the job itself: {self._result}\n"
+        os.write(2, line.encode("utf-8", "replace"))
+        told = threading.Thread(target=self._held.close_run, args=[closing], daemon=True)
+        told.start()
+        told.join(LAST_WORDS)
+        os._exit(code)
+
+
+def _own_result(cause: BaseException | None, error: BaseException | None) -> str:
+    if error is None:
+        return "it returned"
+    return "it stopped when it was told" if error is cause else summary(error)
+
+
+def _closing(error: BaseException | None) -> Closing:
+    return replace(closing_for(error), exit_code=_exit_code(error))
+
+
+def _exit_code(error: BaseException | None) -> int:
+    match error:
+        case None:
+            return 0
+        case LeaseLost():
+            return LOST
+        case JobTimeout():
+            return TIMED_OUT
+        case KeyboardInterrupt():
+            return 130
+        case SystemExit(code=code):
+            return _byte(code)
+        case CommandError(returncode=code):
+            return _byte(code)
+        case _:
+            return FAILED
+
+
+def _byte(code: object) -> int:
+    """What a shell would see of *code*, but never 0 for a failure."""
+    if code is None or isinstance(code, int):
+        return (code or 0) & 0xFF or (FAILED if code else 0)
+    return FAILED

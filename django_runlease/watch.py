@@ -1,0 +1,90 @@
+"""The watch over a run: a thread without I/O that ends the job when it has to end.
+
+::
+
+    told    at once when the lease is taken or broken; when its trusted time is nearly over;
+            at ``timeout`` and ``stall_after``; by SIGTERM and SIGINT
+    ended   when the trusted time is over; ``grace`` after it was told for another reason
+
+The heartbeat can hang in a frozen database, which is why this is not its task.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+from collections.abc import Callable
+
+from . import clock
+from .exceptions import JobTimeout, LeaseLost
+from .held import HeldLease
+from .interrupts import Interrupts
+
+POLL = 0.05
+BACKSTOP = 0.5
+"""Seconds after the end of the trusted time, when even a thread that never gives up the GIL ends."""
+
+
+class Watch:
+    """Watches over *held* for the length of its block.
+
+    *end* is called, once, in a thread of its own, when the job has not stopped in time; it is not
+    expected to return. None where the process is not ours to end.
+    """
+
+    def __init__(
+        self,
+        held: HeldLease,
+        interrupts: Interrupts,
+        *,
+        grace: float,
+        end: Callable[[BaseException], None] | None,
+    ) -> None:
+        self._held = held
+        self._interrupts = interrupts
+        self._grace = grace
+        self._end = end
+        self._told_at: float | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="runlease-watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        # Before the job, which may never let the thread have its first turn.
+        self._arm_backstop()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._end:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _run(self) -> None:
+        ttl = self._held.ttl.total_seconds()
+        warning = min(self._grace, ttl / 6)
+        while not self._over.wait(min(POLL, ttl / 60)):
+            self._arm_backstop()
+            try:
+                self._held.raise_if_lost(within=warning)
+                self._held.raise_if_late()
+            except (LeaseLost, JobTimeout) as cause:
+                self._interrupts.interrupt(cause)
+            if self._end and self._is_time_to_end():
+                self._end(self._interrupts.cause or LeaseLost(self._held.name, "expired"))
+                return
+
+    def _is_time_to_end(self) -> bool:
+        now = clock.local()
+        if self._interrupts.cause is not None and self._told_at is None:
+            self._told_at = now
+        if now >= self._held.trusted_until:
+            return True
+        lost = isinstance(self._interrupts.cause, LeaseLost)
+        return self._told_at is not None and not lost and now >= self._told_at + self._grace
+
+    def _arm_backstop(self) -> None:
+        if self._end:
+            left = max(self._held.trusted_until - clock.local(), 0.0) + BACKSTOP
+            faulthandler.dump_traceback_later(left, exit=True)
