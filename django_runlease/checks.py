@@ -166,7 +166,7 @@ def _bad_durations(name: str) -> Iterator[CheckMessage]:
         return
     for term in TERM_NAMES:
         if problem := _refusal(lambda term=term: given({term: entry.get(term)})):  # type: ignore[misc]
-            hint = f"Correct {declaration(name)}[{term!r}]."
+            hint = f'Correct {declaration(name)}["{term}"].'
             yield Error(f"{declaration(name)}: {problem}", hint=hint, id="runlease.E007")
 
 
@@ -175,7 +175,7 @@ def _found_messages(name: str) -> Iterator[CheckMessage]:
         found = jobs.find(name)
     except UnknownJob as error:
         if "command" in declared(name):
-            hint = f"Correct {declaration(name)}[\"command\"], or install the command's app."
+            hint = f'Correct {declaration(name)}["command"], or install the command\'s app.'
             yield Error(str(error), hint=hint, id="runlease.E008")
         # Without a command the entry may give the terms of a lease() in some module.
         found = jobs.Job(name=name, terms=given(declared(name)))

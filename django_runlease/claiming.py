@@ -75,6 +75,7 @@ class Claim:
     """Wait for ever, also through a pause."""
     tick: datetime | None = None
     ignore_schedule: bool = False
+    heartbeat: bool = True
     trigger: str = "api"
     using: str | None = None
 
@@ -83,15 +84,14 @@ class Claim:
         """Raises TypeError for an unknown option, ValueError for a bad one."""
         _refuse_unknown(options)
         check_name(name)
-        terms = resolve(
-            options, declared(name), renewed=options.get("heartbeat", True)
-        )
+        terms = resolve(options, declared(name), renewed=options.get("heartbeat", True))
         wait = options.get("wait")
         return cls(
             name=name,
             terms=terms,
             wait=0.0 if wait is None else duration(wait).total_seconds(),
             tick=options.get("tick"),
+            heartbeat=options.get("heartbeat", True),
             using=options.get("using"),
         )
 
@@ -142,7 +142,10 @@ class Attempts:
         if isinstance(result, Claimed):
             if result.took_over_from:
                 logger.warning("%s: took over from %s", result.name, result.took_over_from)
-            return HeldLease(result, self.claim.terms, sent=sent)
+            held = HeldLease(result, self.claim.terms, sent=sent)
+            if self.claim.heartbeat:
+                held.start_heartbeat()
+            return held
         if self.waiting_since is None:
             self.waiting_since = result.now
         self._tries += 1

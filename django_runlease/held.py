@@ -15,11 +15,11 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from . import clock, store
+from . import clock, heartbeat, store
 from .exceptions import JobTimeout, LeaseLost, RunLeaseError, Stopped
 from .fencing import fenced
 from .models import Outcome
-from .store import Claimed, Closing, Loss, LostReason
+from .store import Beat, Claimed, Closing, Loss, LostReason
 from .terms import Duration, Terms, duration, short
 from .text import summary
 
@@ -53,13 +53,15 @@ class HeldLease:
         """Why and to whom it was lost; None while it is not."""
         self._claimed = claimed
         self._terms = terms
+        self._beating = False
         self._pid = os.getpid()
         self._started = self._progressed = sent
-        self._trust_from(sent)
         self._progress: dict[str, Any] | None = None
         self._open_fences = 0
         self._ended = False
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._loss_lock = threading.Lock()
+        self._trust_from(sent)
 
     def __repr__(self) -> str:
         state = "released" if self._ended else self.lost_reason or "held"
@@ -88,6 +90,7 @@ class HeldLease:
     # -- time
 
     def _trust_from(self, sent: float) -> None:
+        self._renewed_at = sent
         self.trusted_until = sent + (self.ttl - self._terms.margin).total_seconds()
 
     def remaining(self) -> float:
@@ -112,9 +115,16 @@ class HeldLease:
     def raise_if_lost(self, *, within: float = 0.0) -> None:
         """Raise LeaseLost if the lease is lost, or its trusted time is over in *within* seconds."""
         if self.remaining() <= within:
-            self._lose(Loss(reason="expired", detail="it was not renewed within its ttl"))
+            self.lose(self._out_of_trust())
         if self.lost.is_set():
             raise LeaseLost(self.name, f"the lease is lost: {self.loss}")
+
+    def _out_of_trust(self) -> Loss:
+        silent = short(clock.local() - self._renewed_at)
+        if self._beating:
+            detail = f"the database has renewed nothing for {silent}"
+            return Loss(reason="unreachable", detail=detail)
+        return Loss(reason="expired", detail=f"it was not renewed for {silent}")
 
     def raise_if_late(self) -> None:
         """Raise JobTimeout if the job has outrun its ``timeout`` or ``stall_after``."""
@@ -123,30 +133,47 @@ class HeldLease:
         if timeout and now - self._started >= timeout.total_seconds():
             raise JobTimeout(self.name, f"ran longer than its timeout of {short(timeout)}")
         if stall_after and now - self._progressed >= stall_after.total_seconds():
-            raise JobTimeout(
-                self.name, f"made no progress for {short(stall_after)}", stalled=True
-            )
+            raise JobTimeout(self.name, f"made no progress for {short(stall_after)}", stalled=True)
 
-    def _lose(self, loss: Loss) -> None:
-        with self._lock:
-            if not self.lost.is_set():
-                self.loss = loss
-                self.lost.set()
-                logger.warning("%s: the lease is lost: %s", self.name, loss)
+    def lose(self, loss: Loss) -> None:
+        """Take note that the lease is lost; the first reason stays."""
+        # Not the lock of end(), which may hang in a dead network while the watch needs this.
+        with self._loss_lock:
+            if self.lost.is_set():
+                return
+            self.loss = loss
+            self.lost.set()
+        logger.warning("%s: the lease is lost: %s", self.name, loss)
 
     # -- while it is held
 
     def renew(self) -> None:
-        """Let the lease last another ttl from now, for a lease without heartbeat.
+        """Let the lease last another ttl from now; for a lease without heartbeat.
 
         Raises LeaseLost if it is no longer ours or has expired, and Django's database errors.
         """
         self._refuse_if_ended()
         sent = clock.local()
         if loss := store.renew(self._claimed, self.ttl, self._progress):
-            self._lose(loss)
+            self.lose(loss)
         self.check()
         self._trust_from(sent)
+
+    def start_heartbeat(self) -> None:
+        """Have it renewed in the background. Inside a TestCase nothing is: another connection
+        cannot see the lease, and would report its loss."""
+        if not store.in_test(self._claimed.alias):
+            self._beating = True
+            heartbeat.start(self)
+
+    def beat(self) -> Beat:
+        """What the heartbeat renews it with."""
+        return Beat(claimed=self._claimed, ttl=self.ttl, progress=self._progress)
+
+    def renewed(self, sent: float) -> None:
+        """Take note of a renewal that was asked for at *sent*, on the local clock."""
+        if not self.lost.is_set():
+            self._trust_from(sent)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Tell operators how far the job is. Kept here, and written with the next renewal."""
@@ -193,12 +220,15 @@ class HeldLease:
                 raise RunLeaseError(
                     f"{self.name}: a fence of this lease is open: leave its block before release()"
                 )
+            if self._beating:
+                # Before the release, so that no beat takes the freed lease for a lost one.
+                heartbeat.stop(self)
             if lost := self.lost.is_set():
                 closing = replace(closing, outcome=Outcome.LOST, reason=str(self.loss))
             loss = store.release(self._claimed, closing, at_least=self._terms.at_least)
             self._ended = True
             if loss:
-                self._lose(loss)
+                self.lose(loss)
             return not (lost or loss)
 
     def close_run(self, closing: Closing) -> None:

@@ -46,7 +46,7 @@ def lease(name: str, alias: str) -> Row | None:
 
 
 def runs(alias: str, name: str | None = None, *, limit: int = RUNS_SHOWN) -> list[Row]:
-    """The *limit* newest runs, of all leases or of *name*, the newest first, in one query.
+    """The *limit* newest runs, of all leases or of *name*, the newest first, in two queries at most.
 
     Each has its fields and ``duration``, in seconds; up to now for one that is running.
     Raises ValueError for a limit that is not a positive whole number.
@@ -58,11 +58,19 @@ def runs(alias: str, name: str | None = None, *, limit: int = RUNS_SHOWN) -> lis
     if name is not None:
         found = found.filter(lease_name=name)
     else:
-        # No index orders the runs of all leases by their start. Rows are inserted in that order,
-        # but for those that are inserted at the same moment.
-        latest = Run.objects.using(alias).order_by("-pk")[: limit + NEIGHBOURS]
-        found = found.filter(pk__in=latest.values("pk"))
+        found = found.filter(pk__in=_newest_keys(alias, limit))
     return [_finish_run(row) for row in _read(found.newest_first()[:limit])]
+
+
+def _newest_keys(alias: str, limit: int) -> list[int]:
+    """The primary keys of the *limit* newest runs of all leases.
+
+    No index orders these by their start. They are inserted in that order, but for those that
+    are inserted at the same moment, so the end of the primary key is enough to look at.
+    """
+    last = Run.objects.using(alias).order_by("-pk").annotate(started=Epoch("started_at"))
+    starts = last.values_list("started", "pk")[: limit + NEIGHBOURS]
+    return [pk for _, pk in sorted(starts, reverse=True)[:limit]]
 
 
 def run(run_id: int | None, alias: str | None) -> Row | None:

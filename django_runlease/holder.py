@@ -11,6 +11,8 @@ from typing import Any
 
 from .text import storable
 
+PROC = Path("/proc")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
@@ -35,28 +37,28 @@ def _identify(pid: int) -> Holder:
     host = storable(socket.gethostname())[:255]
     process = {
         "pid": pid,
-        "start": _start_ticks(),
-        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
+        "start": start_ticks(_read("self/stat")),
+        "boot_id": _read("sys/kernel/random/boot_id"),
         "pid_namespace": _pid_namespace(),
     }
     return Holder(name=f"{host}:{pid}", host=host, process=process)
 
 
-def _start_ticks() -> int | None:
-    stat = _read("/proc/self/stat")
+def start_ticks(stat: str | None) -> int | None:
+    """When a process started, in clock ticks after boot, from its ``/proc/…/stat``."""
     # The command name (field 2) may hold spaces and parentheses; what follows its last ")" cannot.
     return int(stat.rpartition(")")[2].split()[19]) if stat else None
 
 
 def _pid_namespace() -> str | None:
     try:
-        return str(Path("/proc/self/ns/pid").readlink())
+        return str((PROC / "self/ns/pid").readlink())
     except OSError:
         return None
 
 
 def _read(path: str) -> str | None:
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+        return (PROC / path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from .clock import Now
@@ -73,7 +74,7 @@ class RunLease(models.Model):
     paused_reason = models.TextField(_("reason for the pause"), blank=True, default="")
     progress: models.JSONField[Any] = models.JSONField(_("progress"), null=True)
 
-    objects: ClassVar[models.Manager[RunLease]] = RunLeaseQuerySet.as_manager()  # type: ignore[assignment]
+    objects: ClassVar[models.Manager[RunLease]] = RunLeaseQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("lease")
@@ -101,7 +102,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         """Annotate each run with its ``duration``; up to now for one that is running."""
         return self.annotate(
             duration=models.ExpressionWrapper(
-                models.functions.Coalesce(F("finished_at"), Now()) - F("started_at"),
+                Coalesce(F("finished_at"), Now()) - F("started_at"),
                 output_field=models.DurationField(),
             )
         )
@@ -135,7 +136,7 @@ class Run(models.Model):
     error = models.TextField(_("error"), blank=True, default="")
     output = models.TextField(_("output"), blank=True, default="")
 
-    objects: ClassVar[models.Manager[Run]] = RunQuerySet.as_manager()  # type: ignore[assignment]
+    objects: ClassVar[models.Manager[Run]] = RunQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("run")

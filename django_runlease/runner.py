@@ -97,7 +97,7 @@ class _Execution:
         self._job = job
         self._held = held
         self._interrupts = interrupts
-        self._result = "it was still running"
+        self._result = "was still running"
 
     def run(self, *, grace: float, own_process: bool) -> Report:
         error: BaseException | None = None
@@ -127,7 +127,7 @@ class _Execution:
         report = Report(
             outcome=closing.outcome,
             exit_code=closing.exit_code or 0,
-            message=closing.reason or closing.outcome.label,
+            message=closing.reason or str(closing.outcome.label),
             run_id=self._held.run_id,
             error=error,
         )
@@ -140,15 +140,15 @@ class _Execution:
                 return report
             report = replace(report, outcome=Outcome.LOST)
             message = f"the lease was lost: {self._held.loss}"
-        message = f"{message}; the job itself: {self._result}"
+        message = f"{message}; the job: {self._result}"
         return replace(report, exit_code=LOST, message=message)
 
     def _end_process(self, cause: BaseException) -> NoReturn:
         """End this process, in the watch's thread, because the job does not."""
         closing = _closing(cause)
         code = closing.exit_code or FAILED
-        line = f"{self._held.name}: {closing.reason}; the process is ended; the job itself: {self._result}\n"
-        os.write(2, line.encode("utf-8", "replace"))
+        line = f"{self._held.name}: {closing.reason}; the process is ended; the job: {self._result}"
+        os.write(2, line.encode("utf-8", "replace") + b"\n")
         told = threading.Thread(target=self._held.close_run, args=[closing], daemon=True)
         told.start()
         told.join(LAST_WORDS)
@@ -157,8 +157,8 @@ class _Execution:
 
 def _own_result(cause: BaseException | None, error: BaseException | None) -> str:
     if error is None:
-        return "it returned"
-    return "it stopped when it was told" if error is cause else summary(error)
+        return "returned"
+    return "stopped when it was told" if error is cause else summary(error)
 
 
 def _closing(error: BaseException | None) -> Closing:

@@ -25,6 +25,7 @@ _UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1, "ms": 0.001}
 _PART = r"(?P<{0}>\d+(?:\.\d+)?){0}"
 _COMPACT = re.compile("".join(rf"(?:{_PART.format(unit)}\s*)?" for unit in _UNITS), re.ASCII)
 _SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_ISO_WEEKS = re.compile(r"P(\d+(?:\.\d+)?)W", re.ASCII)
 _FORMS = 'write seconds (90) or a length such as "90s", "5m", "1h30m" or "PT5M"'
 
 
@@ -68,6 +69,9 @@ def _seconds(number: float) -> timedelta | None:
 def _iso(text: str) -> timedelta | None:
     if not text.startswith("P") or not text.isascii():
         return None
+    # Django's parser knows no weeks.
+    if weeks := _ISO_WEEKS.fullmatch(text):
+        return _seconds(float(weeks[1]) * _UNITS["w"])
     try:
         return parse_iso_duration(text)
     except OverflowError:
@@ -209,7 +213,7 @@ def short(length: timedelta | float) -> str:
     if abs(seconds) < 10 and seconds != int(seconds):
         return f"{seconds:.1f}".removesuffix(".0") + "s"
     whole = int(abs(seconds))
-    parts = []
+    parts: list[tuple[int, str]] = []
     for unit in ("d", "h", "m", "s"):
         count, whole = divmod(whole, int(_UNITS[unit]))
         if count or parts:

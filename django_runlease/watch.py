@@ -12,7 +12,6 @@ The heartbeat can hang in a frozen database, which is why this is not its task.
 from __future__ import annotations
 
 import faulthandler
-import os
 import threading
 from collections.abc import Callable
 
@@ -23,7 +22,7 @@ from .interrupts import Interrupts
 
 POLL = 0.05
 BACKSTOP = 0.5
-"""Seconds after the end of the trusted time, when even a thread that never gives up the GIL ends."""
+"""Seconds after the trusted time, when even a thread that never gives up the GIL is ended."""
 
 
 class Watch:

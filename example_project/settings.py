@@ -20,7 +20,7 @@ DATABASES = {
     if env.str("DATABASE_URL", "")
     else env.db_url_config(embedded.database_url(BASE_DIR / ".postgres"))
 }
-DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+DEFAULT_AUTO_FIELD = env.str("DEFAULT_AUTO_FIELD", "django.db.models.BigAutoField")
 
 INSTALLED_APPS = [
     "django.contrib.admin",

@@ -194,7 +194,7 @@ def cut_at_commit(when: Literal["before", "during", "after"], skip: int = 0) -> 
         def step(self, server: socket.socket) -> bool:
             source = select.select([self.request, server], [], [])[0][0]
             data = source.recv(65536)
-            if source is self.request and b"COMMIT" in data and not done.is_set():
+            if source is self.request and b"COMMIT\0" in data and not done.is_set():
                 left[0] -= 1
                 if left[0] < 0:
                     done.set()
@@ -222,3 +222,14 @@ def cut_at_commit(when: Literal["before", "during", "after"], skip: int = 0) -> 
         finally:
             proxy.shutdown()
             serving.join()
+
+
+def backends(condition: str = "true") -> int:
+    """How many other sessions of the test's database fulfil *condition*."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            f" AND pid <> pg_backend_pid() AND {condition}"
+        )
+        count: int = cursor.fetchone()[0]
+    return count

@@ -4,66 +4,131 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Run',
+            name="Run",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('lease_name', models.CharField(max_length=200, verbose_name='lease')),
-                ('token', models.UUIDField(editable=False, null=True, verbose_name='token')),
-                ('generation', models.PositiveBigIntegerField(null=True, verbose_name='generation')),
-                ('holder', models.TextField(blank=True, help_text='Who ran it; for a declined tick, who held the lease.', verbose_name='holder')),
-                ('host', models.TextField(blank=True, help_text='Where the tick came.', verbose_name='host')),
-                ('trigger', models.CharField(blank=True, max_length=50, verbose_name='trigger')),
-                ('tick', models.DateTimeField(null=True, verbose_name='tick')),
-                ('started_at', models.DateTimeField(verbose_name='started at')),
-                ('finished_at', models.DateTimeField(null=True, verbose_name='finished at')),
-                ('outcome', models.CharField(choices=[('running', 'running'), ('succeeded', 'succeeded'), ('failed', 'failed'), ('declined', 'declined'), ('lost', 'lost'), ('timed_out', 'timed out'), ('stalled', 'stalled'), ('terminated', 'terminated'), ('abandoned', 'abandoned')], max_length=20, verbose_name='outcome')),
-                ('reason', models.TextField(blank=True, default='', verbose_name='reason')),
-                ('waited', models.DurationField(null=True, verbose_name='waited')),
-                ('lag', models.DurationField(null=True, verbose_name='lag')),
-                ('exit_code', models.SmallIntegerField(null=True, verbose_name='exit code')),
-                ('error', models.TextField(blank=True, default='', verbose_name='error')),
-                ('output', models.TextField(blank=True, default='', verbose_name='output')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("lease_name", models.CharField(max_length=200, verbose_name="lease")),
+                ("token", models.UUIDField(editable=False, null=True, verbose_name="token")),
+                (
+                    "generation",
+                    models.PositiveBigIntegerField(null=True, verbose_name="generation"),
+                ),
+                (
+                    "holder",
+                    models.TextField(
+                        blank=True,
+                        help_text="Who ran it; for a declined tick, who held the lease.",
+                        verbose_name="holder",
+                    ),
+                ),
+                (
+                    "host",
+                    models.TextField(
+                        blank=True, help_text="Where the tick came.", verbose_name="host"
+                    ),
+                ),
+                ("trigger", models.CharField(blank=True, max_length=50, verbose_name="trigger")),
+                ("tick", models.DateTimeField(null=True, verbose_name="tick")),
+                ("started_at", models.DateTimeField(verbose_name="started at")),
+                ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[
+                            ("running", "running"),
+                            ("succeeded", "succeeded"),
+                            ("failed", "failed"),
+                            ("declined", "declined"),
+                            ("lost", "lost"),
+                            ("timed_out", "timed out"),
+                            ("stalled", "stalled"),
+                            ("terminated", "terminated"),
+                            ("abandoned", "abandoned"),
+                        ],
+                        max_length=20,
+                        verbose_name="outcome",
+                    ),
+                ),
+                ("reason", models.TextField(blank=True, default="", verbose_name="reason")),
+                ("waited", models.DurationField(null=True, verbose_name="waited")),
+                ("lag", models.DurationField(null=True, verbose_name="lag")),
+                ("exit_code", models.SmallIntegerField(null=True, verbose_name="exit code")),
+                ("error", models.TextField(blank=True, default="", verbose_name="error")),
+                ("output", models.TextField(blank=True, default="", verbose_name="output")),
             ],
             options={
-                'verbose_name': 'run',
-                'verbose_name_plural': 'runs',
-                'indexes': [models.Index(fields=['lease_name', 'started_at'], name='runlease_run_history'), models.Index(condition=models.Q(('outcome', 'running')), fields=['lease_name', 'token'], name='runlease_run_open')],
+                "verbose_name": "run",
+                "verbose_name_plural": "runs",
+                "indexes": [
+                    models.Index(fields=["lease_name", "started_at"], name="runlease_run_history"),
+                    models.Index(
+                        condition=models.Q(("outcome", "running")),
+                        fields=["lease_name", "token"],
+                        name="runlease_run_open",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='RunLease',
+            name="RunLease",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=200, unique=True, verbose_name='name')),
-                ('token', models.UUIDField(editable=False, null=True, unique=True, verbose_name='token')),
-                ('generation', models.PositiveBigIntegerField(default=0, verbose_name='generation')),
-                ('expires_at', models.DateTimeField(null=True, verbose_name='expires at')),
-                ('ttl', models.DurationField(null=True, verbose_name='ttl')),
-                ('every', models.DurationField(null=True, verbose_name='every')),
-                ('holder', models.TextField(blank=True, default='', verbose_name='holder')),
-                ('host', models.TextField(blank=True, default='', verbose_name='host')),
-                ('holder_process', models.JSONField(null=True, verbose_name="holder's process")),
-                ('claimed_at', models.DateTimeField(null=True, verbose_name='claimed at')),
-                ('renewed_at', models.DateTimeField(null=True, verbose_name='renewed at')),
-                ('not_before', models.DateTimeField(null=True, verbose_name='not before')),
-                ('last_tick', models.DateTimeField(null=True, verbose_name='last tick')),
-                ('paused', models.BooleanField(default=False, verbose_name='paused')),
-                ('paused_by', models.TextField(blank=True, default='', verbose_name='paused by')),
-                ('paused_reason', models.TextField(blank=True, default='', verbose_name='reason for the pause')),
-                ('progress', models.JSONField(null=True, verbose_name='progress')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=200, unique=True, verbose_name="name")),
+                (
+                    "token",
+                    models.UUIDField(editable=False, null=True, unique=True, verbose_name="token"),
+                ),
+                (
+                    "generation",
+                    models.PositiveBigIntegerField(default=0, verbose_name="generation"),
+                ),
+                ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
+                ("ttl", models.DurationField(null=True, verbose_name="ttl")),
+                ("every", models.DurationField(null=True, verbose_name="every")),
+                ("holder", models.TextField(blank=True, default="", verbose_name="holder")),
+                ("host", models.TextField(blank=True, default="", verbose_name="host")),
+                ("holder_process", models.JSONField(null=True, verbose_name="holder's process")),
+                ("claimed_at", models.DateTimeField(null=True, verbose_name="claimed at")),
+                ("renewed_at", models.DateTimeField(null=True, verbose_name="renewed at")),
+                ("not_before", models.DateTimeField(null=True, verbose_name="not before")),
+                ("last_tick", models.DateTimeField(null=True, verbose_name="last tick")),
+                ("paused", models.BooleanField(default=False, verbose_name="paused")),
+                ("paused_by", models.TextField(blank=True, default="", verbose_name="paused by")),
+                (
+                    "paused_reason",
+                    models.TextField(blank=True, default="", verbose_name="reason for the pause"),
+                ),
+                ("progress", models.JSONField(null=True, verbose_name="progress")),
             ],
             options={
-                'verbose_name': 'lease',
-                'verbose_name_plural': 'leases',
-                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('expires_at__isnull', True), ('token__isnull', True)), models.Q(('expires_at__isnull', False), ('token__isnull', False)), _connector='OR'), name='runlease_free_has_no_expiry')],
+                "verbose_name": "lease",
+                "verbose_name_plural": "leases",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("expires_at__isnull", True), ("token__isnull", True)),
+                            models.Q(("expires_at__isnull", False), ("token__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="runlease_free_has_no_expiry",
+                    )
+                ],
             },
         ),
     ]

@@ -14,14 +14,17 @@ Each operation is one short READ COMMITTED transaction: lock the row, then read 
 clock, then decide, then write. Decisions are read from the database that takes the writes.
 """
 
+from .beats import beat
 from .claims import claim, preview
-from .connection import explain, is_connection_error, write_alias
+from .connection import explain, in_test, is_connection_error, own_connection, write_alias
 from .holding import close_run, release, renew
 from .operating import Blocked, Broken, break_lease, pause, resume
-from .records import Claimed, ClaimRequest, Closing, Loss, LostReason, Refusal
+from .records import Answer, Beat, Claimed, ClaimRequest, Closing, Loss, LostReason, Refusal
 from .runs import record_decline
 
 __all__ = [
+    "Answer",
+    "Beat",
     "Blocked",
     "Broken",
     "ClaimRequest",
@@ -30,11 +33,14 @@ __all__ = [
     "Loss",
     "LostReason",
     "Refusal",
+    "beat",
     "break_lease",
     "claim",
     "close_run",
     "explain",
+    "in_test",
     "is_connection_error",
+    "own_connection",
     "pause",
     "preview",
     "record_decline",

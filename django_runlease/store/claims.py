@@ -14,7 +14,13 @@ from ..clock import Epoch, Instant, Now, Seconds, utc
 from ..exceptions import Declined, DeclineReason, RunLeaseError
 from ..models import RunLease
 from . import rows
-from .connection import database_clock, in_transaction, is_connection_error, is_contention
+from .connection import (
+    database_clock,
+    in_transaction,
+    is_connection_error,
+    is_contention,
+    sqlstate,
+)
 from .holding import release_in_doubt
 from .records import Claimed, ClaimRequest, Refusal
 from .runs import abandon_open_runs, open_run
@@ -60,8 +66,10 @@ def _may_have_committed(error: BaseException) -> bool:
     """Whether *error* leaves open if the claim's commit took place: a lost connection, or an
     exception from a signal handler while the answer was awaited."""
     if isinstance(error, DatabaseError | InterfaceError):
-        return is_connection_error(error)
-    return not isinstance(error, ValueError | RunLeaseError)
+        # Without a sqlstate it is the client's, and may cover up what interrupted a commit.
+        return sqlstate(error) is None or is_connection_error(error)
+    # What the claim itself raises comes before its commit; a JobTimeout comes from a handler.
+    return type(error) not in (ValueError, RunLeaseError)
 
 
 def preview(request: ClaimRequest, alias: str) -> Refusal | None:
@@ -161,7 +169,9 @@ def _tick_run(request: ClaimRequest) -> Q:
 
 
 def _true_or_false(condition: Q) -> Case:
-    return Case(When(condition, then=Value(True)), default=Value(False), output_field=BooleanField())
+    return Case(
+        When(condition, then=Value(True)), default=Value(False), output_field=BooleanField()
+    )
 
 
 def _attempt(
@@ -198,9 +208,7 @@ def _busy(request: ClaimRequest, alias: str) -> Refusal:
     return look.refused("busy") if look else Refusal(declined=Declined("busy"), now=None)
 
 
-def _write(
-    request: ClaimRequest, alias: str, look: _Look, waiting_since: float | None
-) -> Claimed:
+def _write(request: ClaimRequest, alias: str, look: _Look, waiting_since: float | None) -> Claimed:
     now = Instant(look.now)
     values: dict[str, Any] = {}
     if request.tick is not None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db import (
     DatabaseError,
@@ -28,6 +28,9 @@ Result = TypeVar("Result")
 
 LOCK_TIMEOUT_MS = 2_000
 RETRIES = 3
+
+PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
+"""Seconds and milliseconds after which a connection of our own to a dead network is given up."""
 
 _SERIALIZATION = {"40001", "40P01"}
 _LOCK_TIMEOUT = "55P03"
@@ -60,8 +63,13 @@ def write_alias(using: str | None = None) -> str:
 def in_test_case(connection: BaseDatabaseWrapper) -> bool:
     """Whether Django's TestCase holds this connection in the transaction it will roll back."""
     # The same mark that makes TestCase accept durable blocks.
-    blocks = connection.atomic_blocks  # type: ignore[attr-defined]
-    return bool(blocks) and blocks[0]._from_testcase
+    blocks: list[Any] = connection.atomic_blocks
+    return bool(blocks) and bool(blocks[0]._from_testcase)
+
+
+def in_test(alias: str) -> bool:
+    """Whether a TestCase's connection is all there is; see :func:`in_test_case`."""
+    return in_test_case(connections[alias])
 
 
 @contextmanager
@@ -87,7 +95,8 @@ def lease_transaction(alias: str) -> Iterator[None]:
 def _refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
     if connection.in_atomic_block:
         # All blocks of a TestCase itself lie below the code under test.
-        open_block = not connection.atomic_blocks[-1]._from_testcase  # type: ignore[attr-defined]
+        innermost: Any = connection.atomic_blocks[-1]
+        open_block = not innermost._from_testcase
     else:
         open_block = not connection.get_autocommit()
     if open_block:
@@ -146,7 +155,8 @@ def own_connection(alias: str) -> BaseDatabaseWrapper:
     """A new, unopened connection to *alias* that no pool and no other thread knows."""
     template = connections[alias]
     settings = copy.deepcopy(template.settings_dict)
-    settings["OPTIONS"] = {k: v for k, v in settings["OPTIONS"].items() if k != "pool"}
+    options = {k: v for k, v in settings["OPTIONS"].items() if k != "pool"}
+    settings["OPTIONS"] = {**PATIENCE, **options}
     settings["CONN_MAX_AGE"] = None
     return type(template)(settings, alias)
 

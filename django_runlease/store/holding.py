@@ -38,7 +38,7 @@ def renew(claimed: Claimed, ttl: timedelta, progress: dict[str, Any] | None) -> 
         # once it has the row, in the next statement.
         lock = _ours(claimed.name, claimed.token, claimed.alias).select_for_update(no_key=True)
         if not list(lock.values_list("pk")):
-            return _why_gone(claimed)
+            return why_gone(claimed)
         renewed = _ours(claimed.name, claimed.token, claimed.alias).filter(expires_at__gt=Now())
         if renewed.update(expires_at=Now() + Seconds(ttl), renewed_at=Now(), progress=progress):
             return None
@@ -59,16 +59,25 @@ def release(
     def work() -> Loss | None:
         if _free(claimed, closing, at_least):
             return None
-        loss = _why_gone(claimed)
-        reason = "; ".join(filter(None, [loss.detail, closing.reason]))
-        lost = Closing(outcome=Outcome.LOST, reason=reason, exit_code=closing.exit_code,
-                       error=closing.error, output=closing.output)
+        loss = why_gone(claimed)
+        told = loss.detail.endswith(closing.reason)
+        reason = loss.detail if told else f"{loss.detail}; {closing.reason}"
+        lost = Closing(
+            outcome=Outcome.LOST,
+            reason=reason,
+            exit_code=closing.exit_code,
+            error=closing.error,
+            output=closing.output,
+        )
         runs.amend_to_lost(claimed.run_id, claimed.token, lost, claimed.alias)
         return loss
 
     def again() -> Loss | None:
-        # The first try may have been committed before its answer was cut off.
-        if runs.is_closed_as(claimed.run_id, claimed.token, closing.outcome, claimed.alias):
+        # The first try may have been committed before its answer was cut off. By name, so that
+        # this waits for a commit that is still under way on the lost connection.
+        lock = RunLease.objects.using(claimed.alias).select_for_update().filter(name=claimed.name)
+        list(lock.values_list("pk"))
+        if runs.is_closed_by(claimed.run_id, claimed.token, closing, claimed.alias):
             return None
         return work()
 
@@ -97,12 +106,15 @@ def release_in_doubt(request: ClaimRequest, alias: str) -> None:
         tokens = list(lock.values_list("token", flat=True))
         if tokens != [request.token]:
             return
-        run = Run.objects.using(alias).running().get(
-            lease_name=request.name, token=request.token
-        )
+        run = Run.objects.using(alias).running().get(lease_name=request.name, token=request.token)
         claimed = Claimed(
-            name=request.name, token=request.token, generation=run.generation or 0, alias=alias,
-            run_id=run.pk, claimed_at=0, took_over_from="",
+            name=request.name,
+            token=request.token,
+            generation=run.generation or 0,
+            alias=alias,
+            run_id=run.pk,
+            claimed_at=0,
+            took_over_from="",
         )
         reason = "the claim's answer was lost, so the job did not run"
         _free(claimed, Closing(outcome=Outcome.FAILED, reason=reason), None)
@@ -139,9 +151,10 @@ def _free(claimed: Claimed, closing: Closing, at_least: timedelta | None) -> boo
     return True
 
 
-def _why_gone(claimed: Claimed) -> Loss:
+def why_gone(claimed: Claimed) -> Loss:
+    """Why the token of *claimed* is not in its lease's row any more."""
     run = Run.objects.using(claimed.alias).filter(pk=claimed.run_id, token=claimed.token).first()
-    if run and run.outcome == Outcome.LOST and run.reason:
+    if run and run.outcome == Outcome.LOST and run.reason.startswith(runs.BROKEN):
         return Loss(reason="broken", detail=run.reason)
     lease = RunLease.objects.using(claimed.alias).filter(name=claimed.name).first()
     if lease is None:
@@ -151,9 +164,7 @@ def _why_gone(claimed: Claimed) -> Loss:
     return Loss(reason="taken", detail="it expired and somebody else has run since")
 
 
-def _again_if_cut(
-    alias: str, work: Callable[[], Result], again: Callable[[], Result]
-) -> Result:
+def _again_if_cut(alias: str, work: Callable[[], Result], again: Callable[[], Result]) -> Result:
     """Run *work* apart from the job's connection; after a connection error *again*, once."""
     try:
         return apart(alias, partial(in_transaction, alias, work))

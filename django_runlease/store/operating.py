@@ -19,6 +19,7 @@ from ..models import Outcome, Run, RunLease
 from ..text import storable
 from . import rows
 from .connection import in_test_case, in_transaction, is_contention, start_apart
+from .runs import BROKEN
 
 logger = logging.getLogger("django_runlease")
 
@@ -123,7 +124,7 @@ def _break(name: str, alias: str, *, by: str, at_once: bool, forget_tick: bool) 
     Run.objects.using(alias).filter(lease_name=name, outcome=Outcome.RUNNING).update(
         outcome=Outcome.LOST,
         finished_at=Greatest(F("started_at"), Now()),
-        reason=storable(f"broken by {by}"),
+        reason=storable(f"{BROKEN}{by}"),
     )
     return Broken(holder=found["holder"], free_at=None if at_once else found["expires"])
 
@@ -144,9 +145,10 @@ def _break_watched(name: str, alias: str, work: partial[Broken], *, force: bool)
     while not wait([breaking], timeout=POLL).done:
         pid = pid if pids.empty() else pids.get()
         if pid is not None:
-            blockers = _blockers(alias, pid) or blockers
+            found = _blockers(alias, pid)
+            blockers = found or blockers
             if force:
-                _terminate(alias, blockers)
+                _terminate(alias, found)
     try:
         return breaking.result()
     except OperationalError as error:

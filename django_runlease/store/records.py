@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Literal
+from datetime import datetime, timedelta
+from typing import Any, Literal
 from uuid import UUID
 
 from ..exceptions import Declined
@@ -88,3 +88,16 @@ class Loss:
 
     def __str__(self) -> str:
         return self.detail
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """What one lease is renewed with."""
+
+    claimed: Claimed
+    ttl: timedelta
+    progress: dict[str, Any] | None
+
+
+Answer = Literal["renewed", "skipped"] | Loss
+"""What a beat did for one lease. skipped: its row was locked; the beat did not wait for it."""

@@ -25,8 +25,14 @@ def create(name: str, alias: str) -> None:
     A row that was deleted by hand starts at the highest generation in its history, so that the
     next claim rises above it and a fence of the last holder still fails.
     """
-    highest = Run.objects.using(alias).filter(lease_name=name).aggregate(
-        highest=Coalesce(Max("generation"), 0)
-    )["highest"]
-    row = RunLease(name=name, generation=highest)
-    RunLease.objects.using(alias).bulk_create([row], ignore_conflicts=True)
+    lease = RunLease.objects.using(alias)
+    lease.bulk_create([RunLease(name=name)], ignore_conflicts=True)
+    # The history is read after the insert, which keeps everybody else from claiming. A row that
+    # was there already is never below its history.
+    highest = (
+        Run.objects.using(alias)
+        .filter(lease_name=name)
+        .aggregate(highest=Coalesce(Max("generation"), 0))["highest"]
+    )
+    if highest:
+        lease.filter(name=name, generation__lt=highest).update(generation=highest)

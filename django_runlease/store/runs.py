@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Greatest, Least
 
 from ..clock import Instant, Now
@@ -13,6 +13,9 @@ from ..models import Outcome, Run
 from ..text import storable, tail
 from .connection import in_transaction
 from .records import ClaimRequest, Closing, Refusal
+
+BROKEN = "broken by "
+"""How the reason of a Run begins that an operator closed by breaking its lease."""
 
 _AMENDABLE = (Outcome.RUNNING, Outcome.ABANDONED, Outcome.LOST)
 
@@ -96,8 +99,11 @@ def amend_to_lost(run_id: int, token: UUID, closing: Closing, alias: str) -> Non
     )
 
 
-def is_closed_as(run_id: int, token: UUID, outcome: Outcome, alias: str) -> bool:
-    return Run.objects.using(alias).filter(pk=run_id, token=token, outcome=outcome).exists()
+def is_closed_by(run_id: int, token: UUID, closing: Closing, alias: str) -> bool:
+    """Whether the Run was closed with *closing*, and not by a break."""
+    run = Run.objects.using(alias).filter(pk=run_id, token=token, outcome=closing.outcome)
+    broken = Q(outcome=Outcome.LOST, reason__startswith=BROKEN)
+    return run.filter(reason=storable(closing.reason)).exclude(broken).exists()
 
 
 def _told(closing: Closing) -> dict[str, object]:

@@ -4,5 +4,5 @@ from .models import Invoice
 
 
 @admin.register(Invoice)
-class InvoiceAdmin(admin.ModelAdmin):
+class InvoiceAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["customer", "cents", "due_at", "charged_at", "charged_by"]

@@ -115,7 +115,9 @@ class Command(BaseCommand):
         except (ValueError, RunLeaseError) as error:
             raise JobExit(f"runjob: {error}", returncode=USAGE) from error
         except runner.Unavailable as error:
-            raise JobExit(f"{name}: the job did not run: {error}", returncode=UNAVAILABLE) from error
+            raise JobExit(
+                f"{name}: the job did not run: {error}", returncode=UNAVAILABLE
+            ) from error
         if options["json"]:
             self.stdout.write(history.to_json(history.run(report.run_id, claim.using)))
         line = f"{name}: {report.message}"
@@ -145,7 +147,9 @@ class Command(BaseCommand):
                 self.stdout.write(line)
             return
         error = report.error
-        if error is not None and not isinstance(error, CommandError | SystemExit | KeyboardInterrupt):
+        if error is not None and not isinstance(
+            error, CommandError | SystemExit | KeyboardInterrupt
+        ):
             self.stderr.write("".join(traceback.format_exception(error)))
         raise JobExit(line, returncode=report.exit_code) from error
 
@@ -193,7 +197,7 @@ def _conflict_code(options: dict[str, Any]) -> Callable[[Declined], int]:
     return lambda declined: CONFLICT if declined.reason in waited_for else setting
 
 
-def _exit_code(value: object, where: str) -> int:
-    if (isinstance(value, int) or str(value).isdecimal()) and 0 <= int(value) <= 255:
+def _exit_code(value: int | str, where: str) -> int:
+    if str(value).isdecimal() and int(value) <= 255:
         return int(value)
     raise ValueError(f"{where}: {value!r} is not an exit code: write a number from 0 to 255")

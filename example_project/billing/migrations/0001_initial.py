@@ -4,25 +4,28 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Invoice',
+            name="Invoice",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('customer', models.CharField(max_length=100)),
-                ('cents', models.PositiveIntegerField()),
-                ('due_at', models.DateTimeField()),
-                ('charged_at', models.DateTimeField(blank=True, null=True)),
-                ('charged_by', models.CharField(blank=True, max_length=100)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("customer", models.CharField(max_length=100)),
+                ("cents", models.PositiveIntegerField()),
+                ("due_at", models.DateTimeField()),
+                ("charged_at", models.DateTimeField(blank=True, null=True)),
+                ("charged_by", models.CharField(blank=True, max_length=100)),
             ],
             options={
-                'ordering': ['due_at', 'id'],
+                "ordering": ["due_at", "id"],
             },
         ),
     ]

@@ -1,0 +1,542 @@
+"""``manage.py runlease``, from code and as a real process on a real terminal."""
+
+import getpass
+import json
+import os
+import pty
+import re
+import socket
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+
+from django_runlease import store
+from django_runlease.clock import Now
+from django_runlease.models import Outcome, Run, RunLease
+
+from .factories import RunFactory, RunLeaseFactory
+from .support import ROOT, database_url, manage, open_transaction, spawn_manage, wait_for
+
+HOSTILE = "a\x1b[2Jb\x07c\x9bd\u202ee\x7ff"
+DECLARED = "clearsessions"
+REGISTERED = "charge_due_invoices"
+NAMED = ("show", "history", "pause", "resume", "break")
+LEASE_KEYS = [
+    *("name", "generation", "expires_at", "ttl", "every", "holder", "host", "holder_process"),
+    *("claimed_at", "renewed_at", "not_before", "last_tick", "paused", "paused_by"),
+    *("paused_reason", "progress", "state", "held_for", "expires_in", "due_in"),
+]
+LOCK = "SELECT * FROM runlease_runlease FOR UPDATE"
+
+
+def run(*words: str, **options: Any) -> str:
+    """What the command prints when it is called from code."""
+    out = StringIO()
+    call_command("runlease", *words, stdout=out, **options)
+    return out.getvalue()
+
+
+def run_json(*words: str, **options: Any) -> Any:
+    return json.loads(run(*words, json=True, **options))
+
+
+def refused(*words: str, **options: Any) -> tuple[int, str]:
+    """The exit code and the message with which the command refuses."""
+    with pytest.raises(CommandError) as caught:
+        run(*words, **options)
+    assert str(caught.value) == str(caught.value).strip() != ""
+    assert "\n" not in str(caught.value)
+    return caught.value.returncode, str(caught.value)
+
+
+def rows() -> list[Any]:
+    return [list(RunLease.objects.order_by("pk").values()), list(Run.objects.values())]
+
+
+# -- reading
+
+
+@pytest.mark.django_db
+def test_without_any_row_every_list_says_plainly_that_it_is_empty():
+    assert run("list") == "No lease yet: `manage.py runjob NAME` makes the first.\n"
+    assert run("history") == "No run yet: `manage.py runjob NAME` makes the first.\n"
+    assert run("history", DECLARED) == (
+        f"No run yet: `manage.py runjob {DECLARED}` makes the first.\n"
+    )
+    assert run_json("list") == run_json("history") == run_json("history", DECLARED) == []
+
+
+@pytest.mark.django_db
+def test_list_shows_name_state_holder_and_generation():
+    RunLeaseFactory(name="billing", held=True, generation=7)
+    RunLeaseFactory(name="audit")
+    titles, audit, billing = run("list").splitlines()
+    assert titles.split() == ["NAME", "STATE", "HOLDER", "GENERATION"]
+    assert audit.split() == ["audit", "free", "1"]
+    assert re.fullmatch(r"billing  held \w+, expires in 4m 5\ds  elsewhere:4711 +7", billing)
+
+
+@pytest.mark.django_db
+def test_list_as_json_is_an_array_of_leases():
+    RunLeaseFactory(name="billing", held=True)
+    [lease] = run_json("list")
+    assert list(lease) == LEASE_KEYS
+    assert (lease["name"], lease["state"], lease["ttl"]) == ("billing", "held", 300)
+
+
+@pytest.mark.django_db
+def test_show_is_one_lease_with_its_last_ten_runs():
+    RunLeaseFactory(name="billing")
+    RunFactory.create_batch(12, lease_name="billing")
+    RunFactory(lease_name="audit")
+    lease = run_json("show", "billing")
+    assert list(lease) == [*LEASE_KEYS, "runs"]
+    assert [each["lease_name"] for each in lease["runs"]] == ["billing"] * 10
+    assert run("show", "billing").count("succeeded") == 10
+
+
+@pytest.mark.django_db
+def test_history_shows_the_last_twenty_runs_or_as_many_as_asked_for():
+    RunFactory.create_batch(25, lease_name="billing")
+    assert len(run_json("history")) == len(run_json("history", "billing")) == 20
+    assert len(run("history").splitlines()) == 21
+    assert len(run_json("history", "billing", limit=23)) == 23
+    assert len(run_json("history", "--limit", "3")) == 3
+
+
+@pytest.mark.django_db
+def test_the_history_of_a_deleted_lease_can_still_be_read():
+    RunFactory(lease_name="gone")
+    assert [each["lease_name"] for each in run_json("history", "gone")] == ["gone"]
+
+
+@pytest.mark.django_db
+def test_no_token_is_ever_shown():
+    tokens = [str(RunLeaseFactory(name="billing", held=True).token)]
+    tokens += [str(RunFactory(lease_name="billing", running=True).token)]
+    for words in (["list"], ["show", "billing"], ["history"], ["break", "billing", "--yes"]):
+        for more in ([], ["--json"]):
+            shown = run(*words, *more)
+            assert not any(token in shown or token.replace("-", "") in shown for token in tokens)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize("words", [["list"], ["show", "billing"], ["history"]])
+def test_hostile_text_of_the_database_never_reaches_the_terminal(words, json):
+    RunLeaseFactory(name="billing", held=True, holder=HOSTILE, paused=True, paused_reason=HOSTILE)
+    RunLeaseFactory(name=HOSTILE, progress={"done": HOSTILE, "message": HOSTILE})
+    RunFactory(lease_name="billing", holder=HOSTILE, host=HOSTILE, reason=HOSTILE)
+    shown = run(*words, json=json)
+    assert shown.replace("\n", "").isprintable()
+
+
+@pytest.mark.django_db
+def test_the_number_of_queries_does_not_grow_with_the_rows(django_assert_max_num_queries):
+    RunLeaseFactory.create_batch(30)
+    RunLeaseFactory(name="billing")
+    RunFactory.create_batch(30, lease_name="billing")
+    for words in (["list"], ["show", "billing"], ["history"], ["history", "billing"]):
+        with django_assert_max_num_queries(2):
+            run(*words)
+
+
+# -- pause and resume
+
+
+@pytest.mark.django_db
+def test_pause_says_who_and_why_and_resume_takes_it_back(monkeypatch):
+    monkeypatch.setattr(getpass, "getuser", lambda: "alice")
+    RunLeaseFactory(name="billing")
+    lease = run_json("pause", "billing", reason="disk full")
+    assert list(lease) == LEASE_KEYS
+    assert (lease["state"], lease["paused"]) == ("paused", True)
+    assert (lease["paused_by"], lease["paused_reason"]) == (
+        f"alice@{socket.gethostname()}",
+        "disk full",
+    )
+    lease = run_json("resume", "billing")
+    assert (lease["state"], lease["paused_by"], lease["paused_reason"]) == ("free", "", "")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("error", [KeyError, OSError, ImportError])
+def test_a_user_without_an_entry_in_passwd_is_named_by_number(monkeypatch, error):
+    def getuser() -> str:
+        raise error
+
+    monkeypatch.setattr(getpass, "getuser", getuser)
+    RunLeaseFactory(name="billing")
+    lease = run_json("pause", "billing")
+    assert lease["paused_by"] == f"{os.getuid()}@{socket.gethostname()}"
+
+
+@pytest.mark.django_db
+def test_pause_and_resume_say_what_they_did():
+    RunLeaseFactory(name="billing", held=True)
+    assert run("resume", "billing") == "billing: it was not paused.\n"
+    assert run("pause", "billing") == (
+        "billing: paused; every claim declines until it is resumed. "
+        "Its holder elsewhere:4711 goes on.\n"
+    )
+    assert run("resume", "billing") == "billing: resumed.\n"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", [DECLARED, REGISTERED])
+def test_a_job_that_has_not_run_yet_can_be_paused(name):
+    assert run_json("pause", name)["state"] == "paused"
+    assert RunLease.objects.get().name == name
+
+
+# -- break
+
+
+@pytest.mark.django_db
+def test_break_takes_the_lease_away_and_the_next_claim_waits_for_its_expiry(monkeypatch):
+    monkeypatch.setattr(getpass, "getuser", lambda: "alice")
+    before = RunLeaseFactory(name="billing", held=True, generation=7)
+    before.refresh_from_db()
+    RunFactory(lease_name="billing", running=True)
+    text = run("break", "billing", yes=True)
+    assert "It was held by elsewhere:4711, which may still be running." in text
+    assert re.search(r"The next claim may come in 4m 5\ds, at \d{4}-", text)
+    after = RunLease.objects.get()
+    assert (after.token, after.generation, after.not_before) == (None, 8, before.expires_at)
+    closed = Run.objects.get()
+    assert closed.outcome == Outcome.LOST
+    assert closed.reason == f"broken by alice@{socket.gethostname()}"
+
+
+@pytest.mark.django_db
+def test_break_prints_the_lease_as_list_does():
+    RunLeaseFactory(name="billing", held=True)
+    lease = run_json("break", "billing", yes=True)
+    assert list(lease) == LEASE_KEYS
+    assert (lease["state"], lease["holder"]) == ("free", "")
+    assert lease["due_in"] == pytest.approx(300, abs=5)
+
+
+@pytest.mark.django_db
+def test_break_now_lets_the_next_claim_come_at_once_and_says_what_that_means():
+    RunLeaseFactory(name="billing", held=True)
+    assert "exclusion is given up" in run("break", "billing", yes=True, now=True)
+    assert RunLease.objects.get().not_before is None
+
+
+@pytest.mark.django_db
+def test_break_of_a_free_lease_says_that_it_only_lifted_the_minimum_hold():
+    RunLeaseFactory(name="billing", not_before=Now(), generation=7)
+    text = run("break", "billing", yes=True)
+    assert text == "billing: it was free, so only its minimum hold was lifted.\n"
+    lease = RunLease.objects.get()
+    assert (lease.not_before, lease.generation) == (None, 7)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("forget", [False, True])
+def test_break_forgets_the_last_tick_when_asked_to(forget):
+    RunLeaseFactory(name="billing", held=True, last_tick=Now())
+    text = run("break", "billing", yes=True, forget_tick=forget)
+    assert ("Its last tick may run again." in text) == forget
+    assert (RunLease.objects.get().last_tick is None) == forget
+
+
+@pytest.mark.django_db
+def test_break_without_a_terminal_wants_yes_and_changes_nothing():
+    RunLeaseFactory(name="billing", held=True)
+    before = rows()
+    code, message = refused("break", "billing")
+    assert (code, "--yes" in message) == (2, True)
+    assert rows() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_row_is_exit_1_and_names_the_backend_that_locks_it():
+    RunLeaseFactory(name="billing", held=True)
+    before = rows()
+    with open_transaction(LOCK):
+        code, message = refused("break", "billing", yes=True)
+    assert (code, "locked by process" in message, "--force" in message) == (1, True, True)
+    assert rows() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_break_with_force_ends_the_connection_that_locks_the_row():
+    RunLeaseFactory(name="billing", held=True)
+    blocker = connection.copy()
+    try:
+        with blocker.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(LOCK)
+        run("break", "billing", yes=True, force=True)
+    finally:
+        blocker.close()
+    assert RunLease.objects.get().token is None
+
+
+# -- what is refused
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("action", NAMED)
+def test_an_unknown_name_is_exit_2_names_the_remedy_and_changes_nothing(action):
+    RunLeaseFactory(name="billing")
+    before = rows()
+    code, message = refused(action, "biling", **({"yes": True} if action == "break" else {}))
+    assert code == 2
+    assert message == "there is no lease 'biling': `manage.py runlease list` shows them all"
+    assert rows() == before
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("action", ["show", "resume", "break"])
+def test_a_job_that_has_not_run_yet_has_no_lease_to_show_resume_or_break(action):
+    code, message = refused(action, DECLARED, **({"yes": True} if action == "break" else {}))
+    assert (code, "has not run yet" in message) == (2, True)
+    assert not RunLease.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("action", NAMED)
+@pytest.mark.parametrize("name", ["", " billing", "x" * 201, "bil\x1bling", "e\u0301"])
+def test_a_bad_name_is_exit_2_and_never_repaired(action, name):
+    code, message = refused(action, name)
+    assert code == 2
+    assert message.isprintable()
+    assert not RunLease.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["history", "--limit", "many"], {}),
+        (["history", "--limit", "0"], {}),
+        (["history"], {"limit": -1}),
+        (["history"], {"limit": "5"}),
+        (["list"], {"using": "nowhere"}),
+        (["list", "billing"], {}),
+        (["explode"], {}),
+        (["show"], {}),
+        ([], {}),
+    ],
+)
+def test_wrong_usage_is_exit_2_from_code_too(words, options):
+    assert refused(*words, **options)[0] == 2
+
+
+# -- as a process
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_exits_0_and_prints_to_stdout():
+    RunLeaseFactory(name="billing", held=True)
+    for words in (["list"], ["show", "billing"], ["history"], ["break", "billing", "--yes"]):
+        done = manage("runlease", *words)
+        assert (done.returncode, bool(done.stdout)) == (0, True)
+        assert "\x1b" not in done.stdout
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "nobody"],
+        ["pause", " x"],
+        ["break", "billing"],
+        ["history", "--limit", "0"],
+        ["history", "--limit", "x"],
+        ["list", "--using", "nowhere"],
+        ["explode"],
+    ],
+)
+def test_a_process_exits_2_with_one_line_on_stderr(words):
+    RunLeaseFactory(name="billing", held=True)
+    before = rows()
+    done = manage("runlease", *words, stdin=-3)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert rows() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_options_of_django_may_follow_the_action():
+    RunLeaseFactory(name="billing", held=True)
+    assert "\x1b[32;1mheld" in manage("runlease", "list", "--force-color").stdout
+    assert "\x1b[32;1mheld" in manage("runlease", "--force-color", "list").stdout
+    assert manage("runlease", "list", "--settings", "example_project.settings").returncode == 0
+    assert manage("runlease", "list", "--no-color", "-v", "2", "--pythonpath=.").returncode == 0
+    assert "Traceback" in manage("runlease", "show", "nobody", "--traceback").stderr
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_leases_can_be_seen_while_the_project_fails_its_checks(tmp_path: Path):
+    (tmp_path / "faulty.py").write_text("from example_project.settings import *\nTEMPLATES = []\n")
+    env = {"DJANGO_SETTINGS_MODULE": "faulty", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    assert manage("check", env=env).returncode == 1
+    assert manage("runlease", "list", env=env).returncode == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_text_that_the_encoding_of_stdout_lacks_does_not_end_in_an_error():
+    RunLeaseFactory(name="日本")
+    done = manage("runlease", "list", env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, "?" in done.stdout) == (0, True)
+    done = manage("runlease", "list", "--json", env={"PYTHONIOENCODING": "ascii"})
+    assert json.loads(done.stdout)[0]["name"] == "日本"
+
+
+def broken_database(query: str) -> dict[str, str]:
+    return {"DATABASE_URL": f"{database_url()}?options={query}"}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("words", [["list"], ["pause", DECLARED], ["break", "billing", "--yes"]])
+@pytest.mark.parametrize(
+    ("broken", "remedy"),
+    [
+        (lambda: {"DATABASE_URL": "postgres://u@127.0.0.1:1/nothing"}, "database runs"),
+        (lambda: broken_database("-c%20search_path%3Dnowhere"), "manage.py migrate"),
+        (lambda: broken_database("-c%20role%3Dpg_monitor"), "grant"),
+    ],
+    ids=["unreachable", "no table", "no permission"],
+)
+def test_a_database_that_cannot_be_used_is_exit_69_and_one_line_with_the_remedy(
+    words, broken, remedy
+):
+    RunLeaseFactory(name="billing", held=True)
+    before = rows()
+    done = manage("runlease", *words, env=broken())
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (69, "", 1)
+    assert remedy in done.stderr
+    assert "'default'" in done.stderr
+    assert rows() == before
+
+
+# -- on a terminal
+
+
+class Terminal:
+    """A process whose stdin, and *also* what is named, is a terminal that a test reads and types."""
+
+    def __init__(self, *words: str, also: tuple[str, ...] = ("stderr",), **env: str) -> None:
+        self.ours, theirs = pty.openpty()
+        tty.setraw(theirs)
+        self.shown = ""
+        streams = dict.fromkeys(("stdin", *also), theirs)
+        self.process: Popen[str] = spawn_manage("runlease", *words, env=env, **streams)
+        os.close(theirs)
+
+    def read_until(self, text: str) -> None:
+        while text not in self.shown:
+            self.shown += os.read(self.ours, 10_000).decode()
+
+    def type(self, text: str) -> None:
+        os.write(self.ours, text.encode())
+
+    def end(self) -> tuple[int, str]:
+        """The exit code, and what went to a stdout that is not the terminal."""
+        out, _ = self.process.communicate(timeout=30)
+        try:
+            while chunk := os.read(self.ours, 10_000):
+                self.shown += chunk.decode()
+        except OSError:
+            pass
+        return self.process.returncode, out
+
+
+Start = Callable[..., Terminal]
+
+
+@pytest.fixture
+def terminal() -> Iterator[Start]:
+    with terminals() as start:
+        yield start
+
+
+@contextmanager
+def terminals() -> Iterator[Start]:
+    started: list[Terminal] = []
+
+    def start(*words: str, **more: Any) -> Terminal:
+        started.append(Terminal(*words, **more))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.communicate()
+        os.close(each.ours)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_on_a_terminal_break_names_the_holder_and_asks(terminal: Start):
+    RunLeaseFactory(name="billing", held=True)
+    asking = terminal("break", "billing", "--json")
+    asking.read_until("[y/N] ")
+    assert "billing is held by elsewhere:4711 since 20" in asking.shown
+    assert "Its holder may still be running. The next claim may come in 4m 5" in asking.shown
+    asking.type("y\n")
+    code, out = asking.end()
+    assert (code, json.loads(out)["state"]) == (0, "free")
+    assert RunLease.objects.get().token is None
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("answer", ["\n", "n\n", "yellow\n"])
+def test_any_answer_but_yes_changes_nothing(terminal: Start, answer):
+    RunLeaseFactory(name="billing", held=True)
+    before = rows()
+    asking = terminal("break", "billing")
+    asking.read_until("[y/N] ")
+    asking.type(answer)
+    assert asking.end()[0] == 1
+    assert "nothing changed" in asking.shown
+    assert rows() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_interrupt_at_the_question_changes_nothing_and_is_exit_130(terminal: Start):
+    RunLeaseFactory(name="billing", held=True)
+    before = rows()
+    asking = terminal("break", "billing")
+    asking.read_until("[y/N] ")
+    asking.process.send_signal(2)
+    assert asking.end()[0] == 130
+    assert "Traceback" not in asking.shown
+    assert rows() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_lease_that_changed_hands_during_the_question_is_not_broken(terminal: Start):
+    """The answer was meant for the holder that the question named."""
+    RunLeaseFactory(name="billing", held=True)
+    asking = terminal("break", "billing")
+    asking.read_until("[y/N] ")
+    RunLease.objects.update(generation=2, holder="another:1")
+    before = rows()
+    asking.type("y\n")
+    assert asking.end()[0] == 1
+    assert "changed hands" in asking.shown
+    assert rows() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_only_a_terminal_gets_colours_and_its_whole_width(terminal: Start):
+    name = "n" * 100
+    RunLeaseFactory(name=name, held=True)
+    for options, coloured in (([], True), (["--no-color"], False)):
+        shown = terminal("list", *options, also=("stdout",), COLUMNS="200", TERM="xterm")
+        assert shown.end()[0] == 0
+        assert ("\x1b[32;1mheld" in shown.shown) == coloured
+        assert name in shown.shown
+    assert name not in run("list")
+    assert "\x1b" not in run("list")
