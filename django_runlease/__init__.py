@@ -1,4 +1,63 @@
-"""draft"""
+"""Periodic job leases for Django: one tick of a job runs, the others decline.
+
+The mental model has four lines::
+
+    claim       one process becomes the holder of a name; everybody else is declined
+    heartbeat   while the job runs, its lease is renewed, and the job is told if it is lost
+    fence       a write commits only if nobody has taken the lease over
+    release     the lease is free, and the history says how the run ended
+
+States of a lease, which is one row of ``RunLease``, as a reader sees it on the database's clock::
+
+                        claim                        its ttl passes
+      ┌──────────┐  generation + 1   ┌──────────┐  without renewal   ┌──────────┐
+      │   free   │ ────────────────▶ │   held   │ ─────────────────▶ │ expired  │
+      └──────────┘                   └──────────┘                    └──────────┘
+           ▲   release, by its token   │  ▲   │                        │   │
+           ├───────────────────────────┘  └───┼── claim by another ────┘   │
+           │                                  │   (a takeover), gen. + 1   │
+           └── break, by an operator, gen. + 1┴────────────────────────────┘
+
+    paused    beside any of these: claims decline, a holder goes on
+
+What one process does, from top to bottom; each module imports only from those below it::
+
+    management/   runjob, runlease: parse, call, map to exit codes
+    admin/        holders and history, to look at
+    checks        mistakes in the settings, found before the first tick
+    testing       situations for the tests of your jobs
+    runner        run a job under its lease; what its end means
+    watch         a thread without I/O that ends a job when it has to end
+    interrupts    how a job in this process is stopped; output: how it is kept quiet
+    jobs          which job a name stands for
+    claiming      lease(), claim(), leased(): try, wait, give up
+    held          HeldLease: what a holder knows and can do
+    heartbeat     one thread renews all leases of the process in one statement
+    fencing       the fence
+    store/        the only code that changes a lease: claim, beat, release, break, pause
+    history       reads for people and programs; display: tables and ages
+    models        the rows: RunLease, and Run, its history
+    terms         durations, and timings that check themselves
+    holder        who am I;  clock: the database's time and ours
+    conf, exceptions, text
+
+Time. The database's clock decides whether a lease has expired. The holder also keeps
+``trusted_until``: the moment *before* its last claim or renewal was sent, plus the ttl, less a
+margin of a tenth of it. That can only make it stop sooner than the database would let anybody in.
+
+Failures, and what happens::
+
+    the holder crashes             its lease expires; the next claim takes over, and closes its Run
+    the holder is frozen           the same; when it wakes, it is told, and its fence refuses
+    the database is unreachable    beats fail; the job is told before, and ended when, trust is over
+    a claim's commit is in doubt   its token is looked for, and released if it is there
+    a release's commit is in doubt our Run tells whether it was done
+
+Limits. A lease does not make a job run exactly one time: a crash after the work and before the
+release looks like a crash before the work. A frozen process cannot be stopped while it is frozen.
+Exclusion does not survive ``break --now``, a jump of the database's clock, or a failover that lost
+commits. In all of these the fence still protects what is written through it, and nothing else.
+"""
 
 from __future__ import annotations
 

@@ -237,21 +237,26 @@ def moment(iso: str | None) -> str:
 def _state(lease: Row) -> Cell:
     state, expires_in = lease["state"], lease["expires_in"]
     if state == State.EXPIRED:
-        words = [f"expired {short(abs(expires_in))} ago"]
+        words = [f"expired {age(expires_in)} ago"]
     elif state == State.HELD:
-        words = [held_for(lease), f"expires in {short(abs(expires_in))}"]
+        words = [held_for(lease), f"expires in {age(expires_in)}"]
     else:
         words = [state]
         if expires_in is not None:
             words.append(held_for(lease) if expires_in > 0 else "expired")
     if lease["due_in"] is not None and expires_in is None:
-        words.append(f"due in {short(lease['due_in'])}")
+        words.append(f"due in {age(lease['due_in'])}")
     return Cell(", ".join(words), _ROLES.get(state, ""))
+
+
+def age(seconds: float) -> str:
+    """How far an instant lies from now, whichever way, in whole seconds: ``2m 10s``."""
+    return short(int(abs(seconds)))
 
 
 def held_for(lease: Row) -> str:
     """``held 2m 10s``."""
-    return "held" if lease["held_for"] is None else f"held {short(lease['held_for'])}"
+    return "held" if lease["held_for"] is None else f"held {age(lease['held_for'])}"
 
 
 # -- runs
@@ -318,14 +323,14 @@ def before_break(lease: Row, *, at_once: bool) -> str:
         return f"{name} is free. A break only lifts its minimum hold.{_still_paused(lease)}"
     since = f"held by {printable(lease['holder'])} since {moment(lease['claimed_at'])}"
     if expires_in <= 0:
-        what = f"{name} was {since} and expired {short(-expires_in)} ago."
+        what = f"{name} was {since} and expired {age(expires_in)} ago."
         when = "The next claim may come at once, with or without a break."
     elif at_once:
         what = f"{name} is {since} ({held_for(lease)})."
         when = "--now gives up exclusion: the next claim may come at once, beside that holder."
     else:
         what = f"{name} is {since} ({held_for(lease)})."
-        when = f"The next claim may come in {short(expires_in)}, when the lease would have expired."
+        when = f"The next claim may come in {age(expires_in)}, when the lease would have expired."
     return f"{what}\nIts holder may still be running. {when}{_still_paused(lease)}"
 
 
@@ -339,7 +344,7 @@ def after_break(lease: Row, holder: str, *, at_once: bool, tick_forgotten: bool)
         if at_once:
             when = "at once: exclusion is given up."
         elif lease["due_in"] is not None:
-            when = f"in {short(lease['due_in'])}, at {moment(lease['not_before'])}."
+            when = f"in {age(lease['due_in'])}, at {moment(lease['not_before'])}."
         text = (
             f"{name}: broken. It was held by {printable(holder)}, which may still be running.\n"
             f"The next claim may come {when}"

@@ -46,9 +46,9 @@ def lease(name: str, alias: str) -> Row | None:
 
 
 def runs(alias: str, name: str | None = None, *, limit: int = RUNS_SHOWN) -> list[Row]:
-    """The *limit* newest runs, of all leases or of *name*, the newest first, in two queries at most.
+    """The *limit* newest runs, of all leases or of *name*, in two queries at most.
 
-    Each has its fields and ``duration``, in seconds; up to now for one that is running.
+    The newest comes first. Each has its fields and ``duration``, in seconds; up to now for one that is running.
     Raises ValueError for a limit that is not a positive whole number.
     """
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:

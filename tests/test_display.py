@@ -196,6 +196,7 @@ def test_a_terminal_too_narrow_for_anything_gets_its_rows_all_the_same():
         (lease(state="paused"), "paused"),
         (held(state="paused"), "paused, held 2m 10s"),
         (held(state="paused", expires_in=-1.0), "paused, expired"),
+        (held(held_for=0.0042, expires_in=0.95), "held 0s, expires in 0s"),
     ],
 )
 def test_the_state_of_a_lease_comes_with_its_ages(row, state):

@@ -21,6 +21,7 @@ from .holding import close_run, release, renew
 from .operating import Blocked, Broken, break_lease, pause, resume
 from .records import Answer, Beat, Claimed, ClaimRequest, Closing, Loss, LostReason, Refusal
 from .runs import record_decline
+from .staging import expire
 
 __all__ = [
     "Answer",
@@ -37,6 +38,7 @@ __all__ = [
     "break_lease",
     "claim",
     "close_run",
+    "expire",
     "explain",
     "in_test",
     "is_connection_error",

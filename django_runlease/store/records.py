@@ -35,7 +35,7 @@ class ClaimRequest:
     def __post_init__(self) -> None:
         check_name(self.name)
         if self.tick is not None and not isinstance(self.tick, datetime):
-            raise ValueError(f"tick: {self.tick!r} is not a datetime")  # noqa: TRY004
+            raise ValueError(f"tick: {self.tick!r} is not a datetime")
         if self.tick is not None and self.tick.utcoffset() is None:
             raise ValueError(
                 f"tick: {self.tick.isoformat()} has no UTC offset, so hosts may read it "

@@ -33,7 +33,6 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-
         parser.error = self._usage_error  # type: ignore[method-assign]
 
         def add(action: str, text: str, *, name: str | None = None) -> argparse.ArgumentParser:

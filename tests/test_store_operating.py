@@ -1,0 +1,308 @@
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from django_runlease import store
+from django_runlease.exceptions import RunLeaseError
+from django_runlease.models import Outcome, Run, RunLease
+from django_runlease.store import Blocked, Closing
+from django_runlease.store import connection as store_connection
+
+from .factories import RunLeaseFactory
+from .support import backends, elsewhere, expire, granted, open_transaction, refused, together, wait_for, wish
+
+DONE = Closing(outcome=Outcome.SUCCEEDED)
+FENCE = "SELECT 1 FROM runlease_runlease WHERE name = 'job' FOR KEY SHARE"
+
+
+def break_job(**options):
+    return store.break_lease("job", "default", by="ann", **options)
+
+
+def lease_row():
+    return RunLease.objects.filter(name="job").values().get()
+
+
+@pytest.fixture
+def short_timeout(monkeypatch):
+    monkeypatch.setattr(store_connection, "LOCK_TIMEOUT_MS", 300)
+
+
+# -- break
+
+
+@pytest.mark.django_db
+def test_a_break_frees_the_lease_and_waits_until_its_holder_has_stopped():
+    claimed = granted(ttl=300)
+    before = lease_row()
+    broken = break_job()
+    row = lease_row()
+    assert (row["token"], row["expires_at"], row["holder"]) == (None, None, "")
+    assert row["generation"] == before["generation"] + 1
+    assert row["not_before"] == before["expires_at"]
+    assert broken.holder == before["holder"]
+    assert broken.free_at == pytest.approx(before["expires_at"].timestamp())
+    run = Run.objects.get(pk=claimed.run_id)
+    assert (run.outcome, run.reason) == (Outcome.LOST, "broken by ann")
+    assert run.finished_at > run.started_at
+    declined = refused().declined
+    assert (declined.reason, declined.expires_at) == ("not_due", before["expires_at"])
+
+
+@pytest.mark.django_db
+def test_a_break_at_once_lets_the_next_claim_in_at_once():
+    granted()
+    assert break_job(at_once=True).free_at is None
+    assert lease_row()["not_before"] is None
+    assert granted().generation == 3
+
+
+@pytest.mark.django_db
+def test_a_break_of_a_free_lease_only_lifts_its_minimum_hold():
+    store.release(granted(), DONE, at_least=timedelta(minutes=5))
+    before, runs = lease_row(), list(Run.objects.values())
+    assert before["not_before"] is not None
+    broken = break_job()
+    assert (broken.holder, broken.free_at) == ("", None)
+    assert lease_row() == {**before, "not_before": None}
+    assert list(Run.objects.values()) == runs
+    assert granted().generation == 2
+
+
+@pytest.mark.django_db
+def test_a_break_of_an_expired_lease_does_not_keep_anybody_waiting():
+    granted()
+    expire()
+    break_job()
+    assert granted().generation == 3
+
+
+@pytest.mark.django_db
+def test_a_second_break_lifts_the_wait_that_the_first_one_left():
+    granted()
+    break_job()
+    assert refused().declined.reason == "not_due"
+    break_job()
+    assert granted().generation == 3
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("forget", [True, False])
+@pytest.mark.parametrize("held", [True, False])
+def test_a_break_forgets_the_tick_only_when_asked(forget, held):
+    tick = datetime(2020, 1, 1, tzinfo=UTC)
+    claimed = granted(tick=tick)
+    if not held:
+        store.release(claimed, DONE)
+    break_job(forget_tick=forget)
+    assert lease_row()["last_tick"] == (None if forget else tick)
+
+
+@pytest.mark.django_db
+def test_a_break_touches_no_other_lease():
+    other = RunLeaseFactory(name="other", held=True)
+    granted()
+    before = RunLease.objects.filter(pk=other.pk).values().get()
+    break_job()
+    assert RunLease.objects.filter(pk=other.pk).values().get() == before
+
+
+@pytest.mark.django_db
+def test_an_unknown_name_cannot_be_broken_or_resumed():
+    with pytest.raises(RunLeaseError, match="there is no lease 'job'"):
+        break_job()
+    with pytest.raises(RunLeaseError, match="there is no lease 'job'"):
+        store.resume("job", "default", by="ann")
+    assert not RunLease.objects.exists()
+
+
+@pytest.mark.django_db
+def test_who_breaks_is_logged_and_stored_whatever_the_name(caplog):
+    granted()
+    store.break_lease("job", "default", by="a\0b")
+    assert Run.objects.get().reason == "broken by a\ufffdb"
+    assert "broken by a" in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_break_works_from_within_an_open_transaction_of_the_caller():
+    granted()
+    with transaction.atomic():
+        break_job(at_once=True)
+        transaction.set_rollback(True)
+    assert lease_row()["token"] is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_open_fence_blocks_a_break_which_then_names_the_backend(short_timeout):
+    granted()
+    before = lease_row()
+    with open_transaction(f"/* the fence */ {FENCE}"):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pid FROM pg_stat_activity WHERE query LIKE '/* the fence */%%'"
+            )
+            (pid,) = cursor.fetchone()
+        with pytest.raises(Blocked) as blocked:
+            break_job()
+    message = str(blocked.value)
+    assert f"process {pid} (" in message
+    assert "idle in transaction" in message
+    assert "--force" in message
+    assert lease_row() == before
+    assert Run.objects.get().outcome == Outcome.RUNNING
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_break_gives_a_blocker_two_seconds():
+    granted()
+    began = store_connection.database_clock("default")
+    with open_transaction(FENCE), pytest.raises(Blocked):
+        break_job()
+    assert store_connection.database_clock("default") - began == pytest.approx(2.2, abs=0.9)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_break_waits_for_a_fence_that_ends_in_time():
+    granted()
+    with open_transaction(FENCE) as finish:
+        breaking = threading.Thread(target=lambda: elsewhere(break_job))
+        breaking.start()
+        wait_for(lambda: backends("wait_event_type = 'Lock'"))
+        finish.set()
+        breaking.join()
+    assert lease_row()["token"] is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_forced_break_ends_the_connections_in_its_way():
+    granted()
+
+    def hold_until_ended():
+        with pytest.raises(OperationalError), transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(FENCE)
+            ready.set()
+            cursor.execute("SELECT pg_sleep(30)")
+
+    ready = threading.Event()
+    holding = threading.Thread(target=lambda: elsewhere(hold_until_ended))
+    holding.start()
+    ready.wait(30)
+    assert break_job(force=True).holder
+    holding.join()
+    assert lease_row()["token"] is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_break_leaves_no_thread_and_no_connection_behind():
+    granted()
+    connection.ensure_connection()
+    threads, before = set(threading.enumerate()), backends()
+    break_job()
+    wait_for(lambda: backends() == before)
+    wait_for(lambda: set(threading.enumerate()) == threads)
+
+
+# -- pause, resume
+
+
+@pytest.mark.django_db
+def test_a_pause_says_who_and_why_and_a_resume_takes_it_back():
+    RunLeaseFactory(name="job")
+    store.pause("job", "default", by="ann", reason="audit")
+    row = lease_row()
+    assert (row["paused"], row["paused_by"], row["paused_reason"]) == (True, "ann", "audit")
+    assert refused().declined.reason == "paused"
+    store.resume("job", "default", by="bob")
+    row = lease_row()
+    assert (row["paused"], row["paused_by"], row["paused_reason"]) == (False, "", "")
+    assert granted().generation == 2
+
+
+@pytest.mark.django_db
+def test_a_name_can_be_paused_before_its_first_run():
+    store.pause("job", "default", by="ann")
+    assert refused().declined.reason == "paused"
+    store.resume("job", "default", by="ann")
+    assert granted().generation == 1
+
+
+@pytest.mark.django_db
+def test_pause_and_resume_never_touch_a_running_holder():
+    claimed = granted()
+    before, run = lease_row(), Run.objects.values().get()
+    store.pause("job", "default", by="ann", reason="audit")
+    paused = {"paused": True, "paused_by": "ann", "paused_reason": "audit"}
+    assert lease_row() == {**before, **paused}
+    assert store.renew(claimed, timedelta(minutes=1), None) is None
+    store.resume("job", "default", by="ann")
+    assert store.release(claimed, DONE) is None
+    assert Run.objects.values("token", "started_at").get() == {
+        key: run[key] for key in ("token", "started_at")
+    }
+
+
+@pytest.mark.django_db
+def test_a_release_and_a_break_leave_the_pause_in_place():
+    claimed = granted()
+    store.pause("job", "default", by="ann")
+    store.release(claimed, DONE)
+    assert refused().declined.reason == "paused"
+    break_job()
+    assert lease_row()["paused_by"] == "ann"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_row_blocks_a_pause_no_longer_than_the_lock_timeout(short_timeout):
+    RunLeaseFactory(name="job")
+    with (
+        open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"),
+        pytest.raises(Blocked, match="its row is locked; try again"),
+    ):
+        store.pause("job", "default", by="ann")
+    assert lease_row()["paused"] is False
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_pause_passes_an_open_fence():
+    RunLeaseFactory(name="job", held=True)
+    with open_transaction(FENCE):
+        store.pause("job", "default", by="ann")
+    assert lease_row()["paused"] is True
+
+
+@pytest.mark.django_db
+def test_text_that_the_database_cannot_store_does_not_keep_a_pause_from_working():
+    store.pause("job", "default", by="a\0", reason="\ud800")
+    assert (lease_row()["paused_by"], lease_row()["paused_reason"]) == ("a\ufffd", "\ufffd")
+
+
+@pytest.mark.django_db
+def test_a_bad_name_cannot_be_paused():
+    with pytest.raises(ValueError, match="at most 200 characters"):
+        store.pause("a" * 201, "default", by="ann")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_claims_that_race_with_breaks_never_share_a_generation():
+    def claim_again_and_again():
+        generations = []
+        for _ in range(15):
+            result = store.claim(wish(), "default")
+            if isinstance(result, store.Claimed):
+                generations.append(result.generation)
+        return generations
+
+    def break_again_and_again():
+        broken = 0
+        wait_for(RunLease.objects.exists)
+        for _ in range(15):
+            broken += bool(break_job(at_once=True).holder)
+        return broken
+
+    *claims, broken = together(*[claim_again_and_again] * 3, break_again_and_again)
+    generations = [generation for found in claims for generation in found]
+    assert len(generations) == len(set(generations))
+    assert lease_row()["generation"] == len(generations) + broken
