@@ -11,7 +11,7 @@ from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from django.db.models.functions import Now as StatementNow
 from django.test import TestCase, override_settings
 
-from django_runlease import store
+from django_runlease import lease, store
 from django_runlease.clock import Epoch, Instant, Now, Seconds
 from django_runlease.exceptions import RunLeaseError
 from django_runlease.models import Outcome, Run, RunLease
@@ -669,7 +669,7 @@ def test_a_bad_name_is_refused_before_the_database_is_asked(name, django_assert_
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("name", ["a" * NAME_LENGTH, "ü" * NAME_LENGTH, "日報 – 1", "%s", "'; --"])
+@pytest.mark.parametrize("name", ["a" * NAME_LENGTH, "ü" * NAME_LENGTH, "日報 — 1", "%s", "'; --"])
 def test_an_odd_but_good_name_names_its_own_lease(name):
     assert granted(name).name == name
     assert refused(name).declined.reason == "held"
@@ -734,26 +734,24 @@ def test_a_claim_without_autocommit_is_refused_with_the_remedy():
 class ClaimsInATestCase(TestCase):
     def test_a_claim_works_and_the_whole_life_of_a_lease_too(self):
         claimed = granted(ttl=5)
-        self.assertEqual(refused().declined.reason, "held")
-        self.assertIsNone(store.renew(claimed, timedelta(seconds=30), {"done": 1}))
-        self.assertIsNone(store.release(claimed, DONE))
+        assert refused().declined.reason == "held"
+        assert store.renew(claimed, timedelta(seconds=30), {"done": 1}) is None
+        assert store.release(claimed, DONE) is None
         claimed = granted()
         store.break_lease("job", "default", by="ann")
-        self.assertEqual(store.release(claimed, DONE).reason, "broken")
+        assert store.release(claimed, DONE).reason == "broken"
 
     def test_what_other_tests_claimed_is_gone(self):
-        self.assertEqual(granted().generation, 1)
+        assert granted().generation == 1
 
     def test_a_claim_within_an_atomic_block_of_the_test_is_refused(self):
-        with transaction.atomic(), self.assertRaisesMessage(RunLeaseError, "open transaction"):
+        with transaction.atomic(), pytest.raises(RunLeaseError, match="open transaction"):
             store.claim(wish(), "default")
 
     async def test_a_claim_works_in_an_async_test(self):
-        from django_runlease import lease
-
         async with lease("job", ttl=60) as held:
-            self.assertEqual(held.generation, 1)
-        self.assertEqual((await Run.objects.aget()).outcome, Outcome.SUCCEEDED)
+            assert held.generation == 1
+        assert (await Run.objects.aget()).outcome == Outcome.SUCCEEDED
 
 
 # -- a database that cannot answer

@@ -43,10 +43,7 @@ def sql(statement):
 def error_of(statement, *setup):
     """The error that *statement* ends in, with the SQLSTATE that PostgreSQL gives it."""
     with pytest.raises(DatabaseError) as caught, transaction.atomic():
-        for step in setup:
-            with connection.cursor() as cursor:
-                cursor.execute(step)
-        sql(statement)
+        sql("; ".join([*setup, statement]))
     return caught.value
 
 
@@ -112,8 +109,10 @@ def test_a_database_that_is_not_postgresql_is_refused(monkeypatch):
 @pytest.mark.django_db(transaction=True)
 def test_a_lease_transaction_is_read_committed_and_bounds_its_waits_for_itself_only():
     def settings():
-        return sql("SELECT current_setting('transaction_isolation') || ' ' ||"
-                   "       current_setting('lock_timeout')")
+        return sql(
+            "SELECT current_setting('transaction_isolation') || ' ' ||"
+            "       current_setting('lock_timeout')"
+        )
 
     before = sql("SHOW lock_timeout")
     assert in_transaction("default", settings) == "read committed 2s"
@@ -227,9 +226,9 @@ def test_errors_of_a_broken_connection_are_told_from_those_of_a_statement():
     assert not is_connection_error(error_of("SELECT 1 / 0"))
     assert not is_connection_error(error_of("SELECT * FROM nowhere"))
     assert not is_connection_error(ValueError())
-    assert is_connection_error(
-        error_of("CREATE TABLE t (x int)", "SET TRANSACTION READ ONLY")
-    ), "a primary that came back as a standby"
+    assert is_connection_error(error_of("CREATE TABLE t (x int)", "SET TRANSACTION READ ONLY")), (
+        "a primary that came back as a standby"
+    )
     assert is_connection_error(InterfaceError("the connection is closed"))
     assert is_connection_error(OperationalError("server closed the connection unexpectedly"))
 
@@ -272,12 +271,12 @@ def test_a_backend_that_the_server_ended_counts_as_a_lost_connection():
 @pytest.mark.django_db(transaction=True)
 def test_a_session_ended_for_idling_in_its_transaction_counts_as_a_lost_connection():
     def idle():
-        with pytest.raises(DatabaseError) as caught, transaction.atomic():
-            with connection.cursor() as cursor:
-                cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 20")
+        with transaction.atomic():
+            sql("SELECT set_config('idle_in_transaction_session_timeout', '20', true)")
             pid = sql("SELECT pg_backend_pid()")
             wait_for(lambda: not elsewhere(lambda: backends(f"pid = {pid}")))
-            sql("SELECT 1")
+            with pytest.raises(DatabaseError) as caught:
+                sql("SELECT 1")
         return caught.value
 
     assert is_connection_error(elsewhere(idle))

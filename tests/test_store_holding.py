@@ -1,3 +1,4 @@
+import subprocess
 import threading
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -8,7 +9,6 @@ from django.db import DatabaseError, connection, transaction
 
 from django_runlease import store
 from django_runlease.clock import Now, Seconds
-from django_runlease.exceptions import RunLeaseError
 from django_runlease.models import Outcome, Run, RunLease
 from django_runlease.store import Claimed, Closing
 from django_runlease.store import connection as store_connection
@@ -21,7 +21,6 @@ from .support import (
     expire,
     granted,
     open_transaction,
-    refused,
     spawn_python,
     wait_for,
     wish,
@@ -318,8 +317,6 @@ print(loss.reason, flush=True)
 
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_process_that_outlives_its_lease_is_told_and_changes_nothing():
-    import subprocess
-
     with spawn_python(WORKER, stdin=subprocess.PIPE) as worker:
         assert worker.stdout.readline() == "1\n"
         heir = wait_for(lambda: isinstance(c := store.claim(wish(), "default"), Claimed) and c)

@@ -35,7 +35,7 @@ PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
 _SERIALIZATION = {"40001", "40P01"}
 _LOCK_TIMEOUT = "55P03"
 _READ_ONLY = "25006"
-_SHUTDOWN = {"57P01", "57P02", "57P03"}
+_ENDED = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
 _REMEDIES = {
     "42P01": "run `manage.py migrate` on this database, or mend the search_path",
     "42703": "run `manage.py migrate` on this database",
@@ -154,10 +154,9 @@ def start_apart(alias: str, work: Callable[[], Result]) -> Future[Result]:
 def own_connection(alias: str) -> BaseDatabaseWrapper:
     """A new, unopened connection to *alias* that no pool and no other thread knows."""
     template = connections[alias]
-    settings = copy.deepcopy(template.settings_dict)
-    options = {k: v for k, v in settings["OPTIONS"].items() if k != "pool"}
-    settings["OPTIONS"] = {**PATIENCE, **options}
-    settings["CONN_MAX_AGE"] = None
+    options = {k: v for k, v in template.settings_dict["OPTIONS"].items() if k != "pool"}
+    own = {"OPTIONS": {**PATIENCE, **options}, "AUTOCOMMIT": True, "CONN_MAX_AGE": None}
+    settings = copy.deepcopy({**template.settings_dict, **own})
     return type(template)(settings, alias)
 
 
@@ -186,7 +185,7 @@ def is_connection_error(error: BaseException) -> bool:
     state = sqlstate(error)
     if state is None:
         return isinstance(error, OperationalError | InterfaceError)
-    return state.startswith("08") or state == _READ_ONLY or state in _SHUTDOWN
+    return state.startswith("08") or state == _READ_ONLY or state in _ENDED
 
 
 def explain(error: BaseException) -> str:

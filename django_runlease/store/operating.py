@@ -16,7 +16,7 @@ from django.db.models.functions import Greatest
 from ..clock import Epoch, Now
 from ..exceptions import RunLeaseError
 from ..models import Outcome, Run, RunLease
-from ..text import storable
+from ..text import check_name, storable
 from . import rows
 from .connection import in_test_case, in_transaction, is_contention, start_apart
 from .runs import BROKEN
@@ -77,7 +77,11 @@ def break_lease(
 
 
 def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
-    """Make every claim of *name* decline until it is resumed. A running holder goes on."""
+    """Make every claim of *name* decline until it is resumed. A running holder goes on.
+
+    Raises ValueError for a bad name, Blocked if the row stays locked.
+    """
+    check_name(name)
     in_transaction(alias, partial(rows.create, name, alias))
     _update(name, alias, paused=True, paused_by=storable(by), paused_reason=storable(reason))
     logger.warning("%s: paused by %s%s", name, by, f" ({reason})" if reason else "")

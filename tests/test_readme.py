@@ -1,0 +1,177 @@
+"""What the README says is what the code does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+import unittest
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from django.core.checks import run_checks
+from django.core.management import load_command_class
+from django.test import override_settings
+
+import django_runlease
+from django_runlease import jobs, runner
+from django_runlease.claiming import Options
+from django_runlease.conf import KEYS, Conf
+from django_runlease.exceptions import DeclineReason
+
+from .factories import RunLeaseFactory
+from .support import ROOT, manage
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", README, re.M | re.S)
+    assert found, f"the README has no section {title!r}"
+    return found[1]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+
+
+def rows(text: str, heading: str) -> list[list[str]]:
+    """The rows of the table whose first column is called *heading*."""
+    lines = text[text.index(f"| {heading} |") :].splitlines()[2:]
+    table = [line for line in lines[: [*map(bool, lines), False].index(False)]]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def words(text: str) -> set[str]:
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+@pytest.mark.parametrize("title", ["Try it", "Run the tests"])
+def test_setting_up_is_one_line_to_paste(title):
+    (block,) = blocks(section(title), "sh")
+    assert len(block.strip().splitlines()) == 1
+
+
+def test_the_first_screen_says_what_is_not_promised():
+    first_screen = README[: README.index("## Try it")]
+    assert "It does not promise" in first_screen
+    assert "Expiry is not cancellation" in first_screen
+    assert not re.search("exactly once|bulletproof", README, re.I)
+
+
+def test_the_versions_named_are_those_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == django_runlease.__version__
+    python, django = project["requires-python"][2:], project["dependencies"][0][len("django>=") :]
+    assert f"Needs Python {python}+, Django {django}+" in README
+
+
+def test_the_options_of_runjob_are_those_in_the_table():
+    parser = load_command_class("django_runlease", "runjob").create_parser("manage.py", "runjob")
+    django_own = load_command_class("django.core", "check").create_parser("manage.py", "check")
+    own = set(parser._option_string_actions) - set(django_own._option_string_actions)
+    told = {
+        word.split()[0]
+        for first, _ in rows(section("Run a job from cron"), "Option of `runjob`")
+        for word in words(first)
+    }
+    assert told == own
+
+
+def test_the_exit_codes_are_those_in_the_table():
+    told = {int(code) for first, _ in rows(README, "Exit code") for code in first.split(",")}
+    own = (runner.FAILED, runner.USAGE, runner.UNAVAILABLE, runner.LOST, runner.CONFLICT)
+    assert told == {0, *own, runner.TIMED_OUT, 130, 143}
+
+
+def test_the_terms_are_those_in_the_table():
+    told = {word for first, _ in rows(README, "Term") for word in words(first)}
+    assert told == set(Options.__annotations__)
+
+
+def test_the_settings_and_their_defaults_are_those_in_the_table():
+    namespace: dict[str, Any] = {}
+    told = {
+        words(key).pop(): eval(words(default).pop(), namespace)
+        for key, default, _ in rows(section("Settings"), "Key")
+    }
+    assert told == {key: getattr(Conf, key) for key in KEYS}
+
+
+def test_all_reasons_of_a_decline_are_told():
+    assert set(DeclineReason.__args__) <= words(section("Use a lease in code"))
+
+
+def test_every_public_name_of_the_readme_is_public():
+    for block in blocks(README, "python"):
+        for names in re.findall(r"^from django_runlease import (.+)$", block, re.M):
+            assert set(names.split(", ")) <= set(django_runlease.__all__)
+
+
+@pytest.fixture
+def no_jobs(monkeypatch):
+    jobs.registered()
+    monkeypatch.setattr(jobs, "_registered", {})
+
+
+@pytest.mark.django_db
+def test_the_job_of_the_readme_runs(no_jobs):
+    (block, settings) = blocks(section("Run a job from cron"), "python")
+    due = Mock()
+    invoices = Mock(**{"objects.filter.return_value": [due]})
+    exec(block, {"Invoice": invoices, "__name__": "readme"})
+    ((entry,),) = jobs._registered.values()
+    with django_runlease.lease("charge_due_invoices") as held:
+        entry.function(held)
+    due.charge.assert_called_once_with()
+    with override_settings(**_executed(settings)):
+        assert run_checks(tags=["runlease"]) == []
+
+
+@pytest.mark.django_db
+def test_the_lines_on_leases_in_code_work_as_written():
+    (block,) = blocks(section("Use a lease in code"), "python")
+    invoice = Mock()
+    namespace = _executed(block, invoice=invoice)
+    invoice.save.assert_called_once_with()
+    assert namespace["build_reports"]() is None
+    assert not namespace["held"].release(), "the block has released it"
+
+
+@pytest.mark.django_db
+def test_the_test_case_of_the_readme_passes():
+    (block,) = blocks(section("Test your jobs"), "python")
+    namespace = _executed(
+        block, __name__="readme"
+    )
+    suite = unittest.defaultTestLoader.loadTestsFromTestCase(namespace["ChargeTests"])
+    result = unittest.TestResult()
+    suite.run(result)
+    assert result.testsRun == 2
+    assert result.wasSuccessful(), result.errors + result.failures
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_commands_for_operators_work_as_written():
+    RunLeaseFactory(name="charge_due_invoices", held=True)
+    (block,) = blocks(section("Who holds what"), "console")
+    lines = block.strip().splitlines()
+    assert len(lines) == 6
+    for line in lines:
+        prompt, program, *arguments = shlex.split(line)
+        assert (prompt, program) == ("$", "manage.py")
+        done = manage(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert "charge" in done.stdout, line
+
+
+def test_the_license_is_the_one_that_is_declared():
+    assert "BSD 3-Clause" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+def _executed(block: str, **names: Any) -> dict[str, Any]:
+    namespace = dict(names)
+    exec(block, namespace)
+    return {name: value for name, value in namespace.items() if name != "__builtins__"}
