@@ -141,7 +141,12 @@ class Attempts:
         result = store.claim(self.request, self.alias, waiting_since=self.waiting_since)
         if isinstance(result, Claimed):
             if result.took_over_from:
-                logger.warning("%s: took over from %s", result.name, result.took_over_from)
+                logger.warning(
+                    "%s: took over from %s: %s",
+                    result.name,
+                    result.took_over_from,
+                    result.because,
+                )
             held = HeldLease(result, self.claim.terms, sent=sent)
             if self.claim.heartbeat:
                 held.start_heartbeat()

@@ -178,7 +178,17 @@ class HeldLease:
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Tell operators how far the job is. Kept here, and written with the next renewal."""
         self._progress = {"done": done, "total": total, "message": message}
+        self.touch()
+
+    def touch(self) -> None:
+        """Count as alive for ``stall_after``, as by :meth:`progress` or a program's output."""
         self._progressed = clock.local()
+
+    def note_group(self, group: int) -> None:
+        """Write down the process group of the program that runs under the lease: it is not free
+        for a takeover while any process of the group lives. Raises LeaseLost if it is lost."""
+        if not store.note_group(self._claimed, group):
+            raise LeaseLost(self.name, "the lease was lost before the program started")
 
     def fence(self, using: str | None = None) -> AbstractContextManager[None]:
         """``transaction.atomic`` plus the check that the lease is ours, until the commit.

@@ -48,8 +48,8 @@ def lease(name: str, alias: str) -> Row | None:
 def runs(alias: str, name: str | None = None, *, limit: int = RUNS_SHOWN) -> list[Row]:
     """The *limit* newest runs, of all leases or of *name*, in two queries at most.
 
-    The newest comes first. Each has its fields and ``duration``, in seconds; up to now for one that is running.
-    Raises ValueError for a limit that is not a positive whole number.
+    The newest comes first. Each has its fields and ``duration``, in seconds; up to now for one
+    that is running. Raises ValueError for a limit that is not a positive whole number.
     """
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise ValueError(f"limit: {limit!r} is not a positive whole number, such as {RUNS_SHOWN}")
@@ -82,9 +82,8 @@ def run(run_id: int | None, alias: str | None) -> Row | None:
 
 
 def to_json(data: Row | Sequence[Row] | None) -> str:
-    """*data* as JSON in ASCII, which no terminal's encoding refuses and no terminal obeys."""
-    # json escapes all other control characters.
-    return json.dumps(data, indent=2).replace("\x7f", "\\u007f")
+    """*data* as JSON in printable ASCII, which no terminal's encoding refuses and none obeys."""
+    return json.dumps(data, indent=2)
 
 
 def _read_leases(found: QuerySet[RunLease]) -> list[Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack
@@ -116,6 +116,23 @@ def find(name: str) -> Job:
     if command[0] not in get_commands():
         raise _unknown(name, command[0] if "command" in entry else None)
     return Job(name=name, command=command, terms=terms)
+
+
+def for_program(name: str, program: Sequence[str]) -> Job:
+    """A program to run under the lease *name*, on the terms that RUNLEASE["JOBS"] has for it.
+
+    Raises ValueError for a bad name or entry, an empty program, or a name that is registered for
+    a function.
+    """
+    check_name(name)
+    if not program or not program[0]:
+        raise ValueError("there is no program after --: write `runjob NAME -- PROGRAM ARG…`")
+    if functions := registered().get(name):
+        raise ValueError(
+            f"{name!r} is registered for {functions[0]}, so no program can run under that name: "
+            "leave out the program, or choose another name"
+        )
+    return Job(name=name, program=tuple(program), terms=given(_entry(name)))
 
 
 def is_known(name: str) -> bool:

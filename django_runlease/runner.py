@@ -7,6 +7,8 @@ import inspect
 import os
 import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -21,10 +23,14 @@ from .interrupts import Interrupts
 from .jobs import Job
 from .models import Outcome
 from .store import Closing
+from .supervisor import Program, ProgramFailed
 from .text import one_line, summary
-from .watch import Watch
+from .watch import Watch, backstop
 
 FAILED, USAGE, UNAVAILABLE, LOST, CONFLICT, TIMED_OUT = 1, 2, 69, 70, 75, 124
+
+SLACK = 1.0
+"""Seconds beyond its grace before a job, or the supervisor of a program, is not waited for."""
 
 LAST_WORDS = 2.0
 """Seconds that a process which is ended hard has for writing down how its run ended."""
@@ -98,19 +104,39 @@ class _Execution:
         self._held = held
         self._interrupts = interrupts
         self._result = "was still running"
+        self._program: Program | None = None
 
     def run(self, *, grace: float, own_process: bool) -> Report:
         error: BaseException | None = None
-        end = self._end_process if own_process else None
-        with Watch(self._held, self._interrupts, grace=grace, end=end):
+        with ExitStack() as stack:
+            trust = self._guarded(stack, grace=grace, own_process=own_process)
+            end = self._end_process if own_process else None
+            stack.enter_context(
+                Watch(self._held, self._interrupts, grace=grace + SLACK, end=end, trust=trust)
+            )
             try:
-                with self._held.current(), self._interrupts.allowed():
+                with self._held.current():
                     self._call()
             except BaseException as raised:  # noqa: BLE001  it is in the report
                 error = raised
             return self._release(self._interrupts.cause, error)
 
+    def _guarded(
+        self, stack: ExitStack, *, grace: float, own_process: bool
+    ) -> Callable[[float], None]:
+        """What ends the job should this process be unable to, told how long trust lasts."""
+        if self._job.program:
+            self._program = Program(self._job.program, self._held, grace=grace)
+            return self._program.trust
+        return stack.enter_context(backstop()) if own_process else lambda until: None
+
     def _call(self) -> None:
+        if self._program is not None:
+            return self._program.run(self._interrupts)
+        with self._interrupts.allowed():
+            return self._call_here()
+
+    def _call_here(self) -> None:
         function = self._job.function
         if function is None:
             call_command(*self._job.command)
@@ -122,7 +148,7 @@ class _Execution:
 
     def _release(self, cause: BaseException | None, error: BaseException | None) -> Report:
         """Release, and judge: what stopped the job weighs more than what it made of that."""
-        closing = replace(_closing(cause or error), error=closing_for(error).error)
+        closing = replace(_closing(cause or error), error=_traceback(error), output=self._output())
         self._result = _own_result(cause, error)
         report = Report(
             outcome=closing.outcome,
@@ -143,9 +169,14 @@ class _Execution:
         message = f"{message}; the job: {self._result}"
         return replace(report, exit_code=LOST, message=message)
 
+    def _output(self) -> str:
+        return self._program.output if self._program is not None else ""
+
     def _end_process(self, cause: BaseException) -> NoReturn:
         """End this process, in the watch's thread, because the job does not."""
-        closing = _closing(cause)
+        if self._program is not None:
+            self._program.kill()
+        closing = replace(_closing(cause), output=self._output())
         code = closing.exit_code or FAILED
         line = f"{self._held.name}: {closing.reason}; the process is ended; the job: {self._result}"
         os.write(2, line.encode("utf-8", "replace") + b"\n")
@@ -153,6 +184,11 @@ class _Execution:
         told.start()
         told.join(LAST_WORDS)
         os._exit(code)
+
+
+def _traceback(error: BaseException | None) -> str:
+    # A program's exit code has no story to tell.
+    return "" if isinstance(error, ProgramFailed) else closing_for(error).error
 
 
 def _own_result(cause: BaseException | None, error: BaseException | None) -> str:
@@ -177,7 +213,7 @@ def _exit_code(error: BaseException | None) -> int:
             return 130
         case SystemExit(code=code):
             return _byte(code)
-        case CommandError(returncode=code):
+        case CommandError(returncode=code) | ProgramFailed(returncode=code):
             return _byte(code)
         case _:
             return FAILED

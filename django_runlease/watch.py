@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import faulthandler
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from . import clock
 from .exceptions import JobTimeout, LeaseLost
@@ -29,7 +30,8 @@ class Watch:
     """Watches over *held* for the length of its block.
 
     *end* is called, once, in a thread of its own, when the job has not stopped in time; it is not
-    expected to return. None where the process is not ours to end.
+    expected to return. None where the process is not ours to end. *trust* is called with the end
+    of the trusted time whenever that has moved, first before the job begins.
     """
 
     def __init__(
@@ -39,32 +41,33 @@ class Watch:
         *,
         grace: float,
         end: Callable[[BaseException], None] | None,
+        trust: Callable[[float], None] = lambda until: None,
     ) -> None:
         self._held = held
         self._interrupts = interrupts
         self._grace = grace
         self._end = end
+        self._trust = trust
+        self._trusted_until = 0.0
         self._told_at: float | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="runlease-watch", daemon=True)
 
     def __enter__(self) -> Watch:
         # Before the job, which may never let the thread have its first turn.
-        self._arm_backstop()
+        self._pass_on_trust()
         self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
         self._thread.join()
-        if self._end:
-            faulthandler.cancel_dump_traceback_later()
 
     def _run(self) -> None:
         ttl = self._held.ttl.total_seconds()
         warning = min(self._grace, ttl / 6)
         while not self._over.wait(min(POLL, ttl / 60)):
-            self._arm_backstop()
+            self._pass_on_trust()
             try:
                 self._held.raise_if_lost(within=warning)
                 self._held.raise_if_late()
@@ -83,7 +86,25 @@ class Watch:
         lost = isinstance(self._interrupts.cause, LeaseLost)
         return self._told_at is not None and not lost and now >= self._told_at + self._grace
 
-    def _arm_backstop(self) -> None:
-        if self._end:
-            left = max(self._held.trusted_until - clock.local(), 0.0) + BACKSTOP
-            faulthandler.dump_traceback_later(left, exit=True)
+    def _pass_on_trust(self) -> None:
+        if self._trusted_until != self._held.trusted_until:
+            self._trusted_until = self._held.trusted_until
+            self._trust(self._trusted_until)
+
+
+@contextmanager
+def backstop() -> Iterator[Callable[[float], None]]:
+    """For a job in this process: what ends it even if its C code never gives up the GIL.
+
+    Gives the function to pass to :class:`Watch` as *trust*. The exit code is then 1, and the
+    stacks of all threads are on standard error.
+    """
+
+    def arm(until: float) -> None:
+        left = max(until - clock.local(), 0.0) + BACKSTOP
+        faulthandler.dump_traceback_later(left, exit=True)
+
+    try:
+        yield arm
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -44,7 +44,9 @@ def is_free(name="job"):
 
 
 def outcomes(name="job"):
-    return list(Run.objects.filter(lease_name=name).order_by("id").values_list("outcome", flat=True))
+    return list(
+        Run.objects.filter(lease_name=name).order_by("id").values_list("outcome", flat=True)
+    )
 
 
 class Background:
@@ -420,44 +422,19 @@ def test_an_exception_that_postgresql_cannot_store_is_recorded_all_the_same():
 
 @pytest.mark.parametrize("problem", [ZeroDivisionError("mine"), KeyboardInterrupt()])
 def test_the_blocks_exception_is_not_masked_by_a_release_that_fails(problem):
-    with pytest.raises(type(problem)) as caught:
-        with patch.dict(connection.settings_dict, DEAD), lease_before_the_end("job"):
+    with pytest.raises(type(problem)) as caught, patch.dict(connection.settings_dict):
+        with lease("job", ttl=60) as held:
+            connection.settings_dict.update(DEAD)
             raise problem
     assert caught.value is problem
     assert "could not be released" in problem.__notes__[0]
-
-
-class lease_before_the_end:  # noqa: N801
-    """``lease()``, entered while the database answers."""
-
-    def __init__(self, name):
-        self._context = lease(name)
-
-    def __enter__(self):
-        dead = {key: connection.settings_dict[key] for key in DEAD}
-        connection.settings_dict.update(ALIVE)
-        try:
-            return self._context.__enter__()
-        finally:
-            connection.settings_dict.update(dead)
-
-    def __exit__(self, *exception):
-        return self._context.__exit__(*exception)
-
-
-@pytest.fixture(autouse=True)
-def _remember_the_database():
-    ALIVE.update({key: connection.settings_dict[key] for key in DEAD})
-
-
-ALIVE: dict[str, str] = {}
+    assert held.release()
 
 
 def test_a_release_that_fails_after_a_good_block_raises():
-    context = lease("job", ttl=60)
-    held = context.__enter__()
-    with patch.dict(connection.settings_dict, DEAD), pytest.raises(OperationalError):
-        context.__exit__(None, None, None)
+    with pytest.raises(OperationalError), patch.dict(connection.settings_dict):
+        with lease("job", ttl=60) as held:
+            connection.settings_dict.update(DEAD)
     assert held.release()
 
 

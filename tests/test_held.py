@@ -296,9 +296,8 @@ def test_of_threads_that_release_at_once_one_does():
 
 def test_release_while_a_fence_is_open_raises_and_the_lease_stays():
     held = held_lease()
-    with held.fence():
-        with pytest.raises(RunLeaseError, match="fence of this lease is open"):
-            held.release()
+    with held.fence(), pytest.raises(RunLeaseError, match="fence of this lease is open"):
+        held.release()
     assert row()["token"] == held.token
     assert held.release() is True
 

@@ -167,6 +167,12 @@ def test_the_limit_keeps_the_newest_runs_whatever_the_order_of_their_insertion(n
 
 
 @pytest.mark.django_db
+def test_twenty_runs_are_read_where_nothing_else_is_asked_for():
+    RunFactory.create_batch(22, lease_name="a")
+    assert len(history.runs("default")) == len(history.runs("default", "a")) == 20
+
+
+@pytest.mark.django_db
 def test_runs_of_a_name_are_its_own():
     RunFactory(lease_name="a")
     RunFactory(lease_name="b")

@@ -143,9 +143,7 @@ def test_the_lines_on_leases_in_code_work_as_written():
 @pytest.mark.django_db
 def test_the_test_case_of_the_readme_passes():
     (block,) = blocks(section("Test your jobs"), "python")
-    namespace = _executed(
-        block, __name__="readme"
-    )
+    namespace = _executed(block, __name__="readme")
     suite = unittest.defaultTestLoader.loadTestsFromTestCase(namespace["ChargeTests"])
     result = unittest.TestResult()
     suite.run(result)

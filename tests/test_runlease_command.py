@@ -310,8 +310,8 @@ def test_a_job_that_has_not_run_yet_has_no_lease_to_show_resume_or_break(action)
 @pytest.mark.parametrize("name", ["", " billing", "x" * 201, "bil\x1bling", "e\u0301"])
 def test_a_bad_name_is_exit_2_and_never_repaired(action, name):
     code, message = refused(action, name)
-    assert code == 2
-    assert message.isprintable()
+    assert (code, message.isprintable()) == (2, True)
+    assert message.startswith("a lease's name ")
     assert not RunLease.objects.exists()
 
 
@@ -522,6 +522,15 @@ def test_a_lease_that_changed_hands_during_the_question_is_not_broken(terminal: 
     assert asking.end()[0] == 1
     assert "changed hands" in asking.shown
     assert rows() == before
+
+
+@pytest.mark.django_db
+def test_output_that_goes_elsewhere_than_to_the_terminal_of_its_process_has_no_colours(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("django.core.management.color.supports_color", lambda: True)
+    RunLeaseFactory(name="billing", held=True)
+    assert "\x1b" not in run("list")
 
 
 @pytest.mark.django_db(transaction=True)

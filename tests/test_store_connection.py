@@ -277,6 +277,7 @@ def test_a_session_ended_for_idling_in_its_transaction_counts_as_a_lost_connecti
             wait_for(lambda: not elsewhere(lambda: backends(f"pid = {pid}")))
             with pytest.raises(DatabaseError) as caught:
                 sql("SELECT 1")
+            transaction.set_rollback(True)
         return caught.value
 
     assert is_connection_error(elsewhere(idle))

@@ -5,13 +5,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 
 from django_runlease import store
 from django_runlease.clock import Now, Seconds
 from django_runlease.models import Outcome, Run, RunLease
 from django_runlease.store import Claimed, Closing
 from django_runlease.store import connection as store_connection
+from django_runlease.store import holding as store_holding
 
 from .factories import RunLeaseFactory
 from .support import (
@@ -427,6 +428,53 @@ def test_a_release_works_when_the_job_has_exhausted_a_pool_of_connections():
 
 
 # -- a commit in doubt
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_claim_on_a_connection_that_has_died_raises_and_the_next_one_is_granted():
+    def claim():
+        leave_ended_by_the_server()
+        with pytest.raises(DatabaseError):
+            store.claim(wish(), "default")
+        return granted().generation
+
+    assert elsewhere(claim) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_claim_that_has_written_nothing_is_not_in_doubt(monkeypatch, caplog):
+    """Nor does a database that cannot be reached keep its caller waiting for more of the same."""
+    connection.ensure_connection()
+    monkeypatch.setattr(store.claims, "release_in_doubt", pytest.fail)
+
+    def claim():
+        connection.close()
+        with monkeypatch.context() as patch, pytest.raises(DatabaseError):
+            patch.setitem(connection.settings_dict, "HOST", "/nowhere")
+            store.claim(wish(), "default")
+
+    elsewhere(claim)
+    assert caplog.text == ""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_claim_in_doubt_that_the_database_does_not_answer_is_logged(monkeypatch, caplog):
+    RunLeaseFactory(name="job")
+    monkeypatch.setattr(store_holding, "DOUBT_PAUSES", (0.0, 0.01))
+
+    def claim():
+        with pytest.raises(DatabaseError):
+            store.claim(wish(), "default")
+
+    with monkeypatch.context() as patch, cut_at_commit("after"):
+        patch.setattr(store_holding, "apart", unreachable)
+        elsewhere(claim)
+    assert "job: claimed perhaps, and not released" in caplog.text
+    assert "expires after its ttl" in caplog.text
+
+
+def unreachable(alias, work):
+    raise OperationalError("nobody there")
 
 
 @pytest.mark.django_db(transaction=True)

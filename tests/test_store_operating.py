@@ -194,6 +194,7 @@ def test_a_forced_break_ends_the_connections_in_its_way():
             ready.set()
             with pytest.raises(OperationalError, match="terminating connection"):
                 cursor.execute("SELECT pg_sleep(30)")
+            transaction.set_rollback(True)
 
     ready = threading.Event()
     holding = threading.Thread(target=lambda: elsewhere(hold_until_ended))

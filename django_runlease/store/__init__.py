@@ -17,7 +17,7 @@ clock, then decide, then write. Decisions are read from the database that takes 
 from .beats import beat
 from .claims import claim, preview
 from .connection import explain, in_test, is_connection_error, own_connection, write_alias
-from .holding import close_run, release, renew
+from .holding import close_run, note_group, release, renew
 from .operating import Blocked, Broken, break_lease, pause, resume
 from .records import Answer, Beat, Claimed, ClaimRequest, Closing, Loss, LostReason, Refusal
 from .runs import record_decline
@@ -42,6 +42,7 @@ __all__ = [
     "explain",
     "in_test",
     "is_connection_error",
+    "note_group",
     "own_connection",
     "pause",
     "preview",

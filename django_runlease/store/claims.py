@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.models import BooleanField, Case, ExpressionWrapper, F, Q, Value, When
@@ -12,6 +14,7 @@ from django.db.models.functions import Greatest
 
 from ..clock import Epoch, Instant, Now, Seconds, utc
 from ..exceptions import Declined, DeclineReason, RunLeaseError
+from ..holder import is_dead
 from ..models import RunLease
 from . import rows
 from .connection import (
@@ -40,36 +43,45 @@ def claim(
     Raises RunLeaseError within an open transaction, ValueError for a tick too far ahead, and
     Django's database errors; whenever it raises, the lease is not held by this request.
     """
+    written = False
+
+    def attempt() -> Claimed | Refusal | None:
+        nonlocal written
+        result = _attempt(request, alias, waiting_since)
+        written = written or isinstance(result, Claimed)
+        return result
+
     try:
-        return _claim(request, alias, waiting_since)
+        return _claim(attempt, request.name, alias)
     except BaseException as error:
         if is_contention(error):
             return _busy(request, alias)
-        if _may_have_committed(error):
+        if written and _may_have_committed(error):
             release_in_doubt(request, alias)
         raise
 
 
-def _claim(request: ClaimRequest, alias: str, waiting_since: float | None) -> Claimed | Refusal:
+def _claim(
+    attempt: Callable[[], Claimed | Refusal | None], name: str, alias: str
+) -> Claimed | Refusal:
     for _ in range(CREATIONS):
-        result = in_transaction(alias, partial(_attempt, request, alias, waiting_since))
+        result = in_transaction(alias, attempt)
         if result is not None:
             return result
-        in_transaction(alias, partial(rows.create, request.name, alias))
+        in_transaction(alias, partial(rows.create, name, alias))
     raise RunLeaseError(
-        f"the lease {request.name!r} is not there after inserting it: is there a row security "
+        f"the lease {name!r} is not there after inserting it: is there a row security "
         "policy, a trigger or a process that takes it away?"
     )
 
 
 def _may_have_committed(error: BaseException) -> bool:
-    """Whether *error* leaves open if the claim's commit took place: a lost connection, or an
-    exception from a signal handler while the answer was awaited."""
+    """Whether *error*, after the claim's write, leaves open if its commit took place: a lost
+    connection, or an exception from a signal handler while the answer was awaited."""
     if isinstance(error, DatabaseError | InterfaceError):
         # Without a sqlstate it is the client's, and may cover up what interrupted a commit.
         return sqlstate(error) is None or is_connection_error(error)
-    # What the claim itself raises comes before its commit; a JobTimeout comes from a handler.
-    return type(error) not in (ValueError, RunLeaseError)
+    return True
 
 
 def preview(request: ClaimRequest, alias: str) -> Refusal | None:
@@ -77,7 +89,7 @@ def preview(request: ClaimRequest, alias: str) -> Refusal | None:
 
     def read() -> Refusal | None:
         look = _look(request, alias)
-        return look.refusal(request) if look else None
+        return look.refusal(request, look.dead_token()) if look else None
 
     return in_transaction(alias, read)
 
@@ -89,7 +101,10 @@ class _Look:
     pk: int
     now: float
     generation: int
+    token: UUID | None
     holder: str
+    host: str
+    holder_process: Any
     taken: bool
     held: bool
     paused: bool
@@ -99,9 +114,13 @@ class _Look:
     expires_epoch: float | None
     due_epoch: float | None
 
-    def refusal(self, request: ClaimRequest) -> Refusal | None:
+    def dead_token(self) -> UUID | None:
+        """The token of a holder whose process is gone, so that nobody needs to await its ttl."""
+        return self.token if self.held and is_dead(self.host, self.holder_process) else None
+
+    def refusal(self, request: ClaimRequest, dead: UUID | None) -> Refusal | None:
         _check_tick(request, self.now)
-        reason = self._reason(request)
+        reason = self._reason(request, dead)
         return self.refused(reason) if reason else None
 
     def refused(self, reason: DeclineReason) -> Refusal:
@@ -114,10 +133,10 @@ class _Look:
         )
         return Refusal(declined=declined, now=self.now, not_before=self.due_epoch)
 
-    def _reason(self, request: ClaimRequest) -> DeclineReason | None:
+    def _reason(self, request: ClaimRequest, dead: UUID | None) -> DeclineReason | None:
         if self.paused:
             return "paused"
-        if self.held:
+        if self.held and self.token != dead:
             return "held"
         if request.ignore_schedule:
             return None
@@ -182,7 +201,8 @@ def _attempt(
     if look is None:
         _check_tick(request, database_clock(alias))
         return None
-    if refusal := look.refusal(request):
+    dead = look.dead_token()
+    if refusal := look.refusal(request, dead):
         return refusal
     # FOR UPDATE and not FOR NO KEY UPDATE: a fence's FOR KEY SHARE has to keep a claim out.
     lock = RunLease.objects.using(alias).select_for_update(skip_locked=True)
@@ -192,7 +212,7 @@ def _attempt(
         return None
     if not locked:
         return look.refused("busy")
-    if refusal := look.refusal(request):
+    if refusal := look.refusal(request, dead):
         return refusal
     return _write(request, alias, look, waiting_since)
 
@@ -241,4 +261,5 @@ def _write(request: ClaimRequest, alias: str, look: _Look, waiting_since: float 
         run_id=run_id,
         claimed_at=look.now,
         took_over_from=look.holder if look.taken else "",
+        because="its process is gone" if look.held else "its lease had expired",
     )

@@ -93,6 +93,19 @@ def close_run(claimed: Claimed, closing: Closing) -> None:
     _again_if_cut(claimed.alias, work, work)
 
 
+def note_group(claimed: Claimed, group: int) -> bool:
+    """Add a program's process group to what the lease says of its holder; False if it is lost."""
+
+    def work() -> bool:
+        ours = _ours(claimed.name, claimed.token, claimed.alias)
+        process = ours.select_for_update(no_key=True).values_list("holder_process", flat=True)
+        return any(
+            ours.update(holder_process={**(known or {}), "group": group}) for known in process
+        )
+
+    return _again_if_cut(claimed.alias, work, work)
+
+
 def release_in_doubt(request: ClaimRequest, alias: str) -> None:
     """Release the claim of *request* if it was committed after all.
 

@@ -54,7 +54,9 @@ class Claimed:
     run_id: int
     claimed_at: float
     took_over_from: str
-    """The holder that never released, if its lease had expired; else empty."""
+    """The holder that never released; else empty."""
+    because: str = ""
+    """Why it could be taken over."""
 
 
 @dataclass(frozen=True, kw_only=True)

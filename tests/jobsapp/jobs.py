@@ -17,9 +17,13 @@ def _run(held, source):
     exec(compile(textwrap.dedent(source), "CODE", "exec"), {"held": held, "say": say})
 
 
-@job("code")
 def code(held):
     _run(held, os.environ["CODE"])
+
+
+# Several names, so that the tests can have several of them at once.
+for name in ("code", *(f"code-{number}" for number in range(10))):
+    job(name)(code)
 
 
 @job("termed", ttl="7m", every="1h")

@@ -32,6 +32,10 @@ TERM_HELP = {
 }
 
 
+ONE_LINE = (CommandError, KeyboardInterrupt, SystemExit)
+"""What a job may end with and tell all by its message."""
+
+
 class JobExit(CommandError):
     """The job's exit code, with a line to print, or without one."""
 
@@ -43,7 +47,8 @@ class JobExit(CommandError):
 class Command(BaseCommand):
     help = (
         "Run a job under its lease, if nobody else does. NAME is a function registered with @job, "
-        'an entry of RUNLEASE["JOBS"], or a management command. A DURATION is written as 90, 90s, '
+        'an entry of RUNLEASE["JOBS"], or a management command; or it names the lease under which '
+        "a program runs: runjob NAME [options] -- PROGRAM ARG… A DURATION is written as 90, 90s, "
         "5m, 1h30m or PT5M."
     )
     # A fault in another app must not keep this one from its ticks; `check` reports it.
@@ -123,7 +128,7 @@ class Command(BaseCommand):
         line = f"{name}: {report.message}"
         if report.declined is not None:
             return self._decline(line, conflict_code(report.declined), options["verbosity"])
-        return self._finish(line, report, options["verbosity"])
+        return self._finish(line, report, options["verbosity"], tell_where=not job.program)
 
     def _preview(self, job: Job, claim: Claim) -> None:
         terms = ", ".join(
@@ -141,15 +146,13 @@ class Command(BaseCommand):
         if code:
             raise JobExit(line, returncode=code, silent=True)
 
-    def _finish(self, line: str, report: Report, verbosity: int) -> None:
+    def _finish(self, line: str, report: Report, verbosity: int, *, tell_where: bool) -> None:
         if report.exit_code == 0:
             if verbosity >= 2:
                 self.stdout.write(line)
             return
         error = report.error
-        if error is not None and not isinstance(
-            error, CommandError | SystemExit | KeyboardInterrupt
-        ):
+        if error is not None and tell_where and not isinstance(error, ONE_LINE):
             self.stderr.write("".join(traceback.format_exception(error)))
         raise JobExit(line, returncode=report.exit_code) from error
 
@@ -157,13 +160,12 @@ class Command(BaseCommand):
 def _job_and_claim(options: dict[str, Any]) -> tuple[Job, Claim]:
     """Raises ValueError and RunLeaseError, which say what to write instead."""
     name = check_name(options["name"])
-    if options["program"] is not None:
-        raise ValueError("a program after -- is not supported: register a function or a command")
     waits = [flag for flag in ("wait", "nonblock", "standby") if options[flag]]
     if len(waits) > 1:
         raise ValueError(f"--{waits[0]} and --{waits[1]} contradict each other: give one of them")
     wait = 0.0 if options["wait"] is None else duration(options["wait"]).total_seconds()
-    job = jobs.find(name)
+    program = options["program"]
+    job = jobs.find(name) if program is None else jobs.for_program(name, program)
     claim = Claim(
         name=name,
         terms=resolve(options, job.terms),

@@ -132,9 +132,9 @@ class Command(BaseCommand):
             )
         # To stderr, because stdout may be JSON.
         question = _encodable(f"{warning}\nBreak it? [y/N] ", self.stderr)
-        self.stderr.write(question, lambda text: text, ending="")
-        self.stderr.flush()
         try:
+            self.stderr.write(question, lambda text: text, ending="")
+            self.stderr.flush()
             answer = sys.stdin.readline()
         except KeyboardInterrupt:
             raise CommandError("interrupted: nothing changed", returncode=INTERRUPTED) from None

@@ -1,0 +1,72 @@
+"""The guard of a supervised program, and the gate before it. Run as a script, without Django.
+
+``guard.py guard`` reads lines from the runner on standard input, and kills the program's process
+group at end-of-file (the runner is gone), or when the last time it was given has passed (the
+runner is frozen)::
+
+    group 4711          the process group to kill
+    until 12345.678     kill it then, in seconds of the local clock
+    done                end without killing
+
+``guard.py gate FD PROGRAM ARG…`` waits for a byte on the descriptor and then becomes the program;
+at end-of-file it ends. So a program does not start before its group is known.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+
+
+def guard() -> None:
+    # Whoever ends a whole service at once should end this one last, by closing its pipe.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    group, until, rest = 0, float("inf"), b""
+    while True:
+        left = until - time.clock_gettime(_CLOCK)
+        # A wait does not count the time that the machine is suspended, so it is cut in pieces.
+        ready, _, _ = select.select([0], [], [], min(max(left, 0.0), 60.0))
+        received = os.read(0, 4096) if ready else b""
+        *lines, rest = (rest + received).split(b"\n")
+        for line in lines:
+            word, _, value = line.decode().partition(" ")
+            if word == "done":
+                return
+            if word == "group":
+                group = int(value)
+            if word == "until":
+                until = float(value)
+        if (ready and not received) or until <= time.clock_gettime(_CLOCK):
+            break
+    if group:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def gate(descriptor: int, program: list[str]) -> None:
+    if not os.read(descriptor, 1):
+        return
+    os.close(descriptor)
+    # Python ignores these two, and a program would inherit that.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(program[0], program)  # noqa: S606
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        sys.stderr.write(f"{program[0]}: {error.strerror}\n")
+        sys.exit(NOT_FOUND if missing else NOT_EXECUTABLE)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "guard":
+        guard()
+    else:
+        gate(int(sys.argv[2]), sys.argv[3:])

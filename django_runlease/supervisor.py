@@ -1,0 +1,315 @@
+"""Run a program under a lease: in a process group of its own, guarded, and ended as a whole."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from . import clock
+from .held import HeldLease
+from .holder import is_empty
+from .interrupts import Interrupts
+from .text import TAIL_LENGTH
+
+GUARD = str(Path(__file__).with_name("guard.py"))
+FORWARDED = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+POLL = 0.02
+CHUNK = 65_536
+LAST_OUTPUT = 0.5
+"""Seconds without a word after which a pipe that a daemon keeps open is given up."""
+
+
+class ProgramFailed(Exception):
+    """A program that did not end with exit code 0; ``returncode`` is what a shell would give."""
+
+    def __init__(self, returncode: int) -> None:
+        if returncode < 0:
+            self.detail = f"killed by {signal.Signals(-returncode).name}"
+        else:
+            self.detail = f"exit code {returncode}"
+        self.returncode = returncode if returncode >= 0 else 128 - returncode
+        super().__init__(self.detail)
+
+
+class Program:
+    """A program that runs under *held*. :meth:`run` is called once.
+
+    Processes that leave the program's group, as daemons do, are not covered.
+    """
+
+    def __init__(self, words: Sequence[str], held: HeldLease, *, grace: float) -> None:
+        self._words = words
+        self._held = held
+        self._grace = grace
+        self._guard = Guard()
+        self._group = 0
+        self._output = Tail()
+
+    @property
+    def output(self) -> str:
+        """The end of what the program has printed."""
+        return self._output.text()
+
+    def trust(self, until: float) -> None:
+        """Let the guard know until when the lease can be trusted, on the local clock."""
+        self._guard.tell(until=until)
+
+    def kill(self) -> None:
+        """Kill the whole group at once."""
+        if self._group:
+            _send(self._group, signal.SIGKILL)
+
+    def run(self, interrupts: Interrupts) -> None:
+        """Start the program, and return when it and its group have ended.
+
+        Raises ProgramFailed for an exit code other than 0, what *interrupts* raises, LeaseLost if
+        the lease is gone before the start, and Django's database errors; the group is dead then.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self._guard)
+            process = stack.enter_context(self._started())
+            stack.enter_context(_foreground(self._group))
+            stack.enter_context(_forwarding(self._group))
+            try:
+                with interrupts.allowed():
+                    _wait(process, interrupts)
+            finally:
+                self._end_group(process, interrupts.cause)
+        if process.returncode:
+            raise ProgramFailed(process.returncode)
+
+    @contextmanager
+    def _started(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The program behind its gate, which opens once guard and lease know its group."""
+        waiting, go = os.pipe()
+        command = [sys.executable, "-I", "-S", GUARD, "gate", str(waiting), *self._words]
+        held = self._held
+        environment = {
+            **os.environ,
+            "RUNLEASE_NAME": held.name,
+            "RUNLEASE_TOKEN": str(held.token),
+            "RUNLEASE_GENERATION": str(held.generation),
+        }
+        with os.fdopen(go, "wb", buffering=0) as gate:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    process_group=0,
+                    pass_fds=[waiting],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+            finally:
+                os.close(waiting)
+            self._group = process.pid
+            with process, self._output.streaming(process, held):
+                try:
+                    self._guard.tell(group=self._group)
+                    held.note_group(self._group)
+                    gate.write(b"!")
+                    gate.close()
+                    yield process
+                finally:
+                    # Before the pipes of a program that has not started are waited for.
+                    if process.poll() is None:
+                        self.kill()
+
+    def _end_group(self, process: subprocess.Popen[bytes], cause: BaseException | None) -> None:
+        """Stop whatever of the group still runs: SIGTERM, grace, SIGKILL."""
+        if _is_dead(process, self._group):
+            return
+        _send(self._group, signal.SIGINT if type(cause) is KeyboardInterrupt else signal.SIGTERM)
+        # A stopped process does not take the first before the second.
+        _send(self._group, signal.SIGCONT)
+        deadline = clock.local() + self._grace
+        hurry = min(0.2, self._held.ttl.total_seconds() / 60)
+        while not _is_dead(process, self._group):
+            if clock.local() >= min(deadline, self._held.trusted_until - hurry):
+                self.kill()
+            time.sleep(POLL)
+
+
+class Guard:
+    """The guard process: kills the group if this process ends, or is frozen for too long."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._told: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Guard:
+        with self._lock:
+            self._start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+            assert process is not None
+            process.communicate(b"done\n")
+
+    def tell(self, **facts: float) -> None:
+        """Send the process ``group``, or ``until`` when the lease can be trusted."""
+        with self._lock:
+            self._told |= facts
+            if self._process is None:
+                return
+            try:
+                self._write(facts)
+            except BrokenPipeError:
+                # Somebody has killed it; the program must not go on without one.
+                self._process.wait()
+                self._start()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", GUARD, "guard"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._write(self._told)
+
+    def _write(self, facts: dict[str, float]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        lines = "".join(f"{word} {value}\n" for word, value in facts.items())
+        self._process.stdin.write(lines.encode())
+        self._process.stdin.flush()
+
+
+class Tail:
+    """What a program prints: passed on as it comes, and its end kept, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+
+    def text(self) -> str:
+        with self._lock:
+            return self._kept.decode("utf-8", "replace")
+
+    @contextmanager
+    def streaming(self, process: subprocess.Popen[bytes], held: HeldLease) -> Iterator[None]:
+        """Pass on the output of *process* within the block; all of it has been at its end."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pumps = [
+            threading.Thread(target=self._pump, args=[source, target, held], daemon=True)
+            for source, target in ((process.stdout, 1), (process.stderr, 2))
+        ]
+        for pump in pumps:
+            pump.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            for pump in pumps:
+                pump.join()
+
+    def _pump(self, source: IO[bytes], target: int, held: HeldLease) -> None:
+        while chunk := self._read(source):
+            held.touch()
+            with self._lock:
+                self._kept += chunk
+                del self._kept[:-TAIL_LENGTH]
+            try:
+                _write_all(target, chunk)
+            except OSError:
+                # Nobody reads us any more; let the program notice as if it wrote there itself.
+                break
+        source.close()
+
+    def _read(self, source: IO[bytes]) -> bytes:
+        while not select.select([source], [], [], LAST_OUTPUT)[0]:
+            if self._ended.is_set():
+                return b""
+        return os.read(source.fileno(), CHUNK)
+
+
+def _write_all(target: int, chunk: bytes) -> None:
+    view = memoryview(chunk)
+    while view:
+        view = view[os.write(target, view) :]
+
+
+def _wait(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
+    if interrupts.possible:
+        process.wait()
+    while process.poll() is None:
+        if interrupts.cause is not None:
+            raise interrupts.cause
+        time.sleep(POLL)
+
+
+def _send(group: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _is_dead(process: subprocess.Popen[bytes], group: int) -> bool:
+    if process.poll() is None:
+        return False
+    _reap(group)
+    return is_empty(group)
+
+
+def _reap(group: int) -> None:
+    """Collect orphans of the group that became our children, as they do of process 1."""
+    try:
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+@contextmanager
+def _forwarding(group: int) -> Iterator[None]:
+    """Pass on the signals that are not ours to answer."""
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in FORWARDED:
+            number = getattr(signal, name)
+            if signal.getsignal(number) == signal.SIG_DFL:
+                forward = lambda sent, frame: _send(group, sent)  # noqa: E731
+                previous[number] = signal.signal(number, forward)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _foreground(group: int) -> Iterator[None]:
+    """On a terminal, let the program read it, as a shell would."""
+    own = os.getpgrp()
+    if not os.isatty(0) or os.tcgetpgrp(0) != own:
+        yield
+        return
+    _take_terminal(group)
+    try:
+        yield
+    finally:
+        _take_terminal(own)
+
+
+def _take_terminal(group: int) -> None:
+    # Asked from the background, the terminal would stop us.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+    try:
+        os.tcsetpgrp(0, group)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

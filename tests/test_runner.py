@@ -1,0 +1,441 @@
+"""Runs in this process, and those that meet a database, a pipe or a terminal that is not there."""
+
+import asyncio
+import os
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from unittest.mock import patch
+
+import pytest
+from django.core.management import CommandError
+from django.db import connection
+
+from django_runlease import JobTimeout, LeaseLost, current_lease, runner, store
+from django_runlease.claiming import Claim
+from django_runlease.jobs import Job
+from django_runlease.models import Outcome, Run, RunLease
+from django_runlease.terms import resolve
+
+from .factories import RunLeaseFactory
+from .support import (
+    ROOT,
+    database_url,
+    elsewhere,
+    environment,
+    expire,
+    granted,
+    open_transaction,
+    spawn_manage,
+    wait_for,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def run(function, *, grace=10.0, terms=None, **claim):
+    """A run of *function* whose process is not the job's to end."""
+    wish = Claim(name="job", terms=resolve(terms or {"ttl": 60}), **claim)
+    job = Job(name="job", function=function)
+    return runner.run(job, wish, grace=grace, own_process=False)
+
+
+def raising(error):
+    def function(held):
+        raise error
+
+    return function
+
+
+# -- reports
+
+
+def test_a_good_run_is_reported_and_released():
+    seen = []
+
+    def work(held):
+        seen.append((current_lease() is held, RunLease.objects.get().token == held.token))
+
+    report = run(work)
+    assert seen == [(True, True)]
+    assert current_lease() is None
+    assert (report.outcome, report.exit_code, report.message) == ("succeeded", 0, "succeeded")
+    assert (report.error, report.declined) == (None, None)
+    assert Run.objects.get().pk == report.run_id
+    assert RunLease.objects.get().token is None
+
+
+def test_a_decline_is_reported_and_the_job_does_not_run():
+    RunLeaseFactory(name="job", held=True)
+    report = run(raising(AssertionError()))
+    assert (report.outcome, report.exit_code) == ("declined", 0)
+    assert report.declined.reason == "held"
+    assert report.message.startswith("declined, held by elsewhere:4711 since ")
+    assert Run.objects.get().pk == report.run_id
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "code", "message"),
+    [
+        (ZeroDivisionError("odd"), "failed", 1, "ZeroDivisionError: odd"),
+        (ZeroDivisionError(), "failed", 1, "ZeroDivisionError"),
+        (ValueError("two\nlines"), "failed", 1, "ValueError: two"),
+        (CommandError("no"), "failed", 1, "CommandError: no"),
+        (CommandError("no", returncode=3), "failed", 3, "CommandError: no"),
+        (CommandError("no", returncode=256), "failed", 1, "CommandError: no"),
+        (SystemExit(), "succeeded", 0, "SystemExit"),
+        (SystemExit(0), "succeeded", 0, "SystemExit: 0"),
+        (SystemExit(255), "failed", 255, "SystemExit: 255"),
+        (SystemExit(512), "failed", 1, "SystemExit: 512"),
+        (SystemExit(True), "failed", 1, "SystemExit: True"),
+        (SystemExit(-1), "failed", 255, "SystemExit: -1"),
+        (SystemExit("text"), "failed", 1, "SystemExit: text"),
+        (KeyboardInterrupt(), "terminated", 130, "KeyboardInterrupt"),
+        (asyncio.CancelledError(), "terminated", 1, "CancelledError"),
+        (LeaseLost("job", "gone"), "lost", 70, "gone"),
+        (JobTimeout("job", "too long"), "timed_out", 124, "too long"),
+        (JobTimeout("job", "idle", stalled=True), "stalled", 124, "idle"),
+    ],
+)
+def test_what_the_job_raises_is_reported_and_recorded(error, outcome, code, message):
+    report = run(raising(error))
+    assert (report.outcome, report.exit_code, report.message) == (outcome, code, message)
+    assert report.error is error
+    recorded = Run.objects.get()
+    assert (recorded.outcome, recorded.exit_code, recorded.reason) == (outcome, code, message)
+    assert type(error).__name__ in recorded.error
+    assert RunLease.objects.get().token is None
+
+
+def test_an_async_job_and_its_exception_are_reported():
+    async def work(held):
+        await asyncio.sleep(0)
+        assert current_lease() is held
+        raise ZeroDivisionError
+
+    assert run(work).message == "ZeroDivisionError"
+
+
+def test_a_job_that_lost_its_lease_is_reported_as_lost_whatever_it_did():
+    def lose(held):
+        store.break_lease("job", "default", by="ops")
+
+    def lose_and_fail(held):
+        expire()
+        elsewhere(granted)
+        raise ZeroDivisionError("odd")
+
+    report = run(lose)
+    assert (report.outcome, report.exit_code) == ("lost", 70)
+    assert "broken by ops" in report.message
+    report = run(lose_and_fail, ignore_schedule=True)
+    assert (report.outcome, report.exit_code) == ("lost", 70)
+    assert "took it over" in report.message
+    assert "ZeroDivisionError: odd" in report.message
+    assert RunLease.objects.get().token is not None
+
+
+def test_a_release_that_fails_exits_70_and_names_the_jobs_own_result():
+    def cut_off(held):
+        kept.append(held)
+        connection.settings_dict.update(HOST="127.0.0.1", PORT="1")
+
+    kept = []
+    with patch.dict(connection.settings_dict):
+        report = run(cut_off)
+    assert report.exit_code == 70
+    assert "could not be released" in report.message
+    assert "returned" in report.message
+    assert kept[0].release()
+
+
+def test_a_fence_that_the_job_left_open_exits_70():
+    fences = []
+
+    def leave_open(held):
+        fences.append((held, held.fence()))
+        fences[0][1].__enter__()
+
+    report = run(leave_open)
+    held, fence = fences[0]
+    fence.__exit__(None, None, None)
+    assert report.exit_code == 70
+    assert "fence" in report.message
+    assert held.release()
+
+
+def test_a_timeout_stops_the_job_and_what_it_made_of_that_weighs_less():
+    def swallow(held):
+        with suppress(JobTimeout):
+            time.sleep(30)
+
+    def fail(held):
+        try:
+            time.sleep(30)
+        except JobTimeout:
+            raise ZeroDivisionError from None
+
+    for function in (swallow, fail):
+        report = run(function, terms={"ttl": 60, "timeout": 0.1})
+        assert (report.outcome, report.exit_code) == ("timed_out", 124)
+        assert report.message == "ran longer than its timeout of 100ms"
+
+
+def test_a_signal_stops_the_job_and_weighs_more_than_what_it_made_of_that():
+    def swallow(held):
+        os.kill(os.getpid(), signal.SIGTERM)
+        with suppress(SystemExit):
+            time.sleep(30)
+
+    report = run(swallow)
+    assert (report.outcome, report.exit_code) == ("terminated", 143)
+    assert Run.objects.get().outcome == Outcome.TERMINATED
+
+
+def test_a_signal_while_it_claims_stops_the_job_before_it_begins_and_releases():
+    original = store.claim
+
+    def claim_and_signal(*args, **kwargs):
+        result = original(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return result
+
+    with patch("django_runlease.store.claim", claim_and_signal):
+        report = run(raising(AssertionError("it ran")))
+    assert (report.outcome, report.exit_code) == ("terminated", 143)
+    assert RunLease.objects.get().token is None
+
+
+def test_in_a_thread_a_job_runs_and_is_told_by_check_alone():
+    def work(held):
+        wait_for(held.check, deadline=5)
+
+    report = elsewhere(lambda: run(work, terms={"ttl": 60, "timeout": 0.1}))
+    assert (report.outcome, report.exit_code) == ("timed_out", 124)
+
+
+def test_no_thread_and_no_handler_is_left():
+    before = [signal.getsignal(number) for number in range(1, 32)]
+    run(lambda held: None)
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("runlease")])
+    assert [signal.getsignal(number) for number in range(1, 32)] == before
+
+
+def test_a_database_that_does_not_answer_is_unavailable_and_the_job_does_not_run():
+    with patch.dict(connection.settings_dict, HOST="127.0.0.1", PORT="1"):
+        connection.close()
+        with pytest.raises(runner.Unavailable, match="see that the database runs"):
+            run(raising(AssertionError()))
+
+
+def test_an_error_of_the_lease_is_raised_before_the_job_runs():
+    from django.db import transaction
+
+    with transaction.atomic(), pytest.raises(Exception, match="open transaction"):
+        run(raising(AssertionError()))
+    assert not RunLease.objects.exists()
+
+
+# -- a process whose surroundings fail
+
+
+def start(*options, code, **env):
+    env = {"DJANGO_SETTINGS_MODULE": "tests.settings_jobs", "CODE": code, **env}
+    return spawn_manage("runjob", "code", *options, env=env)
+
+
+@contextmanager
+def freezable_database():
+    """The URL of a way to the database, and the event after which nothing passes there."""
+    settings, frozen = connection.settings_dict, threading.Event()
+    host, port = settings["HOST"] or "localhost", settings["PORT"] or 5432
+    family = socket.AF_UNIX if host.startswith("/") else socket.AF_INET
+    address = f"{host}/.s.PGSQL.{port}" if family == socket.AF_UNIX else (host, int(port))
+    over, threads = threading.Event(), []
+
+    def forward(client):
+        with client, socket.socket(family) as server:
+            server.connect(address)
+            while not over.is_set():
+                ready = select.select([client, server], [], [], 0.02)[0]
+                if frozen.is_set() or not ready:
+                    continue
+                data = ready[0].recv(65536)
+                if not data:
+                    return
+                (server if ready[0] is client else client).sendall(data)
+
+    def accept():
+        while not over.is_set():
+            if select.select([listener], [], [], 0.02)[0]:
+                thread = threading.Thread(target=forward, args=[listener.accept()[0]])
+                thread.start()
+                threads.append(thread)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        login, _, path = database_url().removeprefix("postgres://").partition("@")
+        name = path.rpartition("/")[2]
+        port = listener.getsockname()[1]
+        try:
+            yield f"postgres://{login}@127.0.0.1:{port}/{name}?sslmode=disable", frozen
+        finally:
+            over.set()
+            for thread in [accepting, *threads]:
+                thread.join()
+
+
+def expires_at():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT extract(epoch FROM expires_at)::float8 FROM runlease_runlease")
+        return cursor.fetchone()[0]
+
+
+def database_now():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+        return cursor.fetchone()[0]
+
+
+STUBBORN = """
+    import time
+    words = ["ready"]
+    while True:
+        try:
+            if words:
+                say(words.pop())
+            time.sleep(0.01)
+            say(time.monotonic())
+        except BaseException:
+            pass
+"""
+
+
+def test_a_job_whose_database_froze_is_ended_before_its_lease_expires():
+    with freezable_database() as (url, frozen):
+        process = start("--ttl", "3", code=STUBBORN, DATABASE_URL=url)
+        assert process.stdout.readline() == "ready\n"
+        frozen.set()
+        expiry = time.monotonic() + expires_at() - database_now()
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 70, err
+    assert float(out.split()[-1]) < expiry
+    assert "the process is ended" in err
+
+
+def test_a_release_that_the_database_never_answers_ends_with_70_when_the_lease_expires():
+    code = "import sys; say('ready'); sys.stdin.readline()"
+    with freezable_database() as (url, frozen):
+        env = {
+            "DJANGO_SETTINGS_MODULE": "tests.settings_jobs",
+            "CODE": code,
+            "DATABASE_URL": url,
+        }
+        process = spawn_manage("runjob", "code", "--ttl", "2", env=env, stdin=subprocess.PIPE)
+        assert process.stdout.readline() == "ready\n"
+        frozen.set()
+        out, err = process.communicate("go\n", timeout=30)
+    assert process.returncode == 70, err
+    assert "returned" in err
+
+
+def test_a_release_whose_row_is_locked_exits_70_and_says_what_the_job_did():
+    code = "import sys; say('ready'); sys.stdin.readline()"
+    env = {"DJANGO_SETTINGS_MODULE": "tests.settings_jobs", "CODE": code}
+    process = spawn_manage("runjob", "code", env=env, stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "ready\n"
+    with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"):
+        out, err = process.communicate("go\n", timeout=30)
+    assert process.returncode == 70
+    assert "could not be released" in err
+    assert "returned" in err
+
+
+def test_a_stubborn_job_is_ended_although_nobody_reads_what_it_says():
+    """A full pipe must not keep the watch from ending the process."""
+    code = """
+        import sys
+        say("ready")
+        while True:
+            try:
+                sys.stderr.write("x" * 100_000)
+            except BaseException:
+                pass
+    """
+    process = start("--timeout", "0.3", "--grace", "0.3", code=code)
+    assert process.stdout.readline() == "ready\n"
+    try:
+        assert process.wait(timeout=10) == 124
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("options", ["", "--quiet-success"])
+def test_a_job_runs_although_its_standard_streams_are_closed(closed, options):
+    """As some schedulers start it."""
+    code = "from django_runlease.models import RunLease; RunLease.objects.update(paused_by='ran')"
+    command = shlex.join([sys.executable, str(ROOT / "manage.py"), "runjob", "code"])
+    env = environment(DJANGO_SETTINGS_MODULE="tests.settings_jobs", CODE=code)
+    shell = ["sh", "-c", f"exec {command} {options} {closed}"]
+    assert subprocess.run(shell, env=env, cwd=ROOT, timeout=30, check=False).returncode == 0
+    row = RunLease.objects.get()
+    assert (row.paused_by, row.token) == ("ran", None)
+    assert Run.objects.get().outcome == Outcome.SUCCEEDED
+
+
+def test_a_killed_job_leaves_a_lease_that_expires_and_is_taken_over():
+    process = start("--ttl", "1", code="say('ready'); import time; time.sleep(60)")
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    process.communicate()
+    report = run(lambda held: None)
+    if report.declined:
+        wait_for(lambda: RunLease.objects.with_state().get(name="code").state == "expired")
+    after = start(code="say('ran')")
+    assert after.communicate(timeout=30)[0] == "ran\n"
+    runs = Run.objects.filter(lease_name="code").order_by("id")
+    first, *_, last = runs
+    assert (first.outcome, last.outcome) == (Outcome.ABANDONED, Outcome.SUCCEEDED)
+    assert last.generation == 2
+
+
+def test_a_forked_child_of_a_job_can_be_terminated_and_the_job_goes_on():
+    code = """
+        import multiprocessing, time, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=[60])
+        child.start()
+        child.terminate()
+        child.join(20)
+        assert child.exitcode in (143, -15), child.exitcode
+        held.check()
+        say("well")
+    """
+    process = start(code=code)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "well\n", "")
+    assert Run.objects.get().outcome == Outcome.SUCCEEDED
+
+
+def test_a_run_longer_than_its_ttl_keeps_its_lease():
+    code = """
+        import time
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            held.check()
+    """
+    process = start("--ttl", "1", code=code)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert Run.objects.get().finished_at - Run.objects.get().started_at > timedelta(seconds=2)
