@@ -28,17 +28,18 @@ What one process does, from top to bottom; each module imports only from those b
     testing       situations for the tests of your jobs
     runner        run a job under its lease; what its end means
     watch         a thread without I/O that ends a job when it has to end
-    interrupts    how a job in this process is stopped; output: how it is kept quiet
+    supervisor    a program as the job: its process group, guarded by guard.py
+    interrupts    how a job in this process is stopped;  output: how it is kept quiet
     jobs          which job a name stands for
     claiming      lease(), claim(), leased(): try, wait, give up
     held          HeldLease: what a holder knows and can do
     heartbeat     one thread renews all leases of the process in one statement
     fencing       the fence
     store/        the only code that changes a lease: claim, beat, release, break, pause
-    history       reads for people and programs; display: tables and ages
+    history       reads for people and programs;  display: tables and ages
     models        the rows: RunLease, and Run, its history
     terms         durations, and timings that check themselves
-    holder        who am I;  clock: the database's time and ours
+    holder        who am I, is that holder dead;  clock: the database's time and ours
     conf, exceptions, text
 
 Time. The database's clock decides whether a lease has expired. The holder also keeps
@@ -47,7 +48,8 @@ margin of a tenth of it. That can only make it stop sooner than the database wou
 
 Failures, and what happens::
 
-    the holder crashes             its lease expires; the next claim takes over, and closes its Run
+    the holder crashes             the next claim takes over and closes its Run: at once on the
+                                   same kernel, elsewhere when the lease has expired
     the holder is frozen           the same; when it wakes, it is told, and its fence refuses
     the database is unreachable    beats fail; the job is told before, and ended when, trust is over
     a claim's commit is in doubt   its token is looked for, and released if it is there
