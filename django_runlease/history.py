@@ -81,6 +81,12 @@ def run(run_id: int | None, alias: str | None) -> Row | None:
     return _finish_run(found[0]) if found else None
 
 
+def unrecorded(name: str, **known: Any) -> Row:
+    """A run that left no row, as :func:`run` gives one; what is not *known* is None."""
+    fields = {field.name: None for field in _fields(Run)}
+    return {**fields, "duration": None, "lease_name": name, **known}
+
+
 def to_json(data: Row | Sequence[Row] | None) -> str:
     """*data* as JSON in printable ASCII, which no terminal's encoding refuses and none obeys."""
     return json.dumps(data, indent=2)

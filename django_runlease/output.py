@@ -1,4 +1,4 @@
-"""What a job prints, kept back until it is known whether anybody needs to read it."""
+"""What a job prints: put aside, or kept back until it is known whether anybody has to read it."""
 
 from __future__ import annotations
 
@@ -12,43 +12,79 @@ from typing import IO, Any
 
 
 class Quiet:
-    """Say :attr:`keep` before the block ends to have the output printed after all."""
+    """What is kept back, until :meth:`show` is called or the block ends."""
 
-    keep = True
+    def __init__(self) -> None:
+        self.keep = True
+        """Whether the end of the block shows it."""
+        self._streams: list[tuple[int, IO[bytes], IO[bytes]]] = []
+
+    def keep_back(self, stream: Any, stack: ExitStack) -> None:
+        # The descriptor and not the object, for what children and C code print.
+        descriptor = stream.fileno()
+        stream.flush()
+        kept = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  the stack closes it
+        original = stack.enter_context(os.fdopen(os.dup(descriptor), "wb"))
+        os.dup2(kept.fileno(), descriptor)
+        self._streams.append((descriptor, kept, original))
+
+    def show(self) -> None:
+        """Print what was kept back, and from now on everything at once; in any thread."""
+        for kept, original in self._restore():
+            kept.seek(0)
+            shutil.copyfileobj(kept, original)
+            original.flush()
+
+    def drop(self) -> None:
+        self._restore()
+
+    def _restore(self) -> list[tuple[IO[bytes], IO[bytes]]]:
+        streams, self._streams = self._streams, []
+        for descriptor, _, original in streams:
+            os.dup2(original.fileno(), descriptor)
+        return [(kept, original) for _, kept, original in streams]
 
 
 @contextmanager
 def quiet(*, until_failure: bool) -> Iterator[Quiet]:
     """Keep back what this process and its children print within the block.
 
-    It is printed at the end if ``keep`` is set (or an exception leaves the block), and dropped
+    It is printed at the end if ``keep`` is set or an exception leaves the block, and dropped
     otherwise. Where *until_failure* is false, nothing is kept back.
     """
     state = Quiet()
     with ExitStack() as stack:
         if until_failure:
             for stream in (sys.stdout, sys.stderr):
-                stack.enter_context(_kept_back(stream, state))
-        yield state
+                state.keep_back(stream, stack)
+        try:
+            yield state
+        except BaseException:
+            state.keep = True
+            raise
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            if state.keep:
+                state.show()
+            else:
+                state.drop()
 
 
 @contextmanager
-def _kept_back(stream: Any, state: Quiet) -> Iterator[None]:
-    # The descriptor and not the object, for what children and C code print.
-    descriptor = stream.fileno()
-    stream.flush()
-    with tempfile.TemporaryFile() as kept, os.fdopen(os.dup(descriptor), "wb") as original:
-        os.dup2(kept.fileno(), descriptor)
-        try:
-            yield
-        finally:
-            stream.flush()
-            os.dup2(original.fileno(), descriptor)
-            if state.keep:
-                _copy(kept, original)
-
-
-def _copy(kept: IO[bytes], original: IO[bytes]) -> None:
-    kept.seek(0)
-    shutil.copyfileobj(kept, original)
-    original.flush()
+def aside(*, wanted: bool) -> Iterator[None]:
+    """Within the block, what is printed on standard output goes to standard error, so that the
+    former has nothing but what is printed after it. Where it is not *wanted*, nothing changes."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    descriptor = sys.stdout.fileno()
+    original = os.dup(descriptor)
+    os.dup2(sys.stderr.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(original, descriptor)
+        os.close(original)

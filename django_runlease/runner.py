@@ -55,12 +55,19 @@ class Report:
     """What the job raised, if it did."""
 
 
-def run(job: Job, claim: Claim, *, grace: float, own_process: bool) -> Report:
+def run(
+    job: Job,
+    claim: Claim,
+    *,
+    grace: float,
+    own_process: bool,
+    before_exit: Callable[[], None] = lambda: None,
+) -> Report:
     """Claim the lease, run *job* under it, release; report how that went.
 
     An exception of the job is in the report and is not raised. *grace* is how many seconds a job
     that is told to stop has for cleaning up. In *own_process*, a job that does not stop in time is
-    ended together with the process.
+    ended together with the process, after *before_exit* was called.
 
     Raises ValueError and RunLeaseError for a claim that cannot be made, Unavailable if the
     database does not answer; then the job has not run.
@@ -82,7 +89,8 @@ def run(job: Job, claim: Claim, *, grace: float, own_process: bool) -> Report:
                 run_id=held.run_id,
                 declined=held,
             )
-        return _Execution(job, held, interrupts).run(grace=grace, own_process=own_process)
+        execution = _Execution(job, held, interrupts, before_exit)
+        return execution.run(grace=grace, own_process=own_process)
 
 
 def _claim(claim: Claim, interrupts: Interrupts) -> HeldLease | Declined:
@@ -99,10 +107,17 @@ def _claim(claim: Claim, interrupts: Interrupts) -> HeldLease | Declined:
 class _Execution:
     """One run of a job, from the granted claim to the release."""
 
-    def __init__(self, job: Job, held: HeldLease, interrupts: Interrupts) -> None:
+    def __init__(
+        self,
+        job: Job,
+        held: HeldLease,
+        interrupts: Interrupts,
+        before_exit: Callable[[], None],
+    ) -> None:
         self._job = job
         self._held = held
         self._interrupts = interrupts
+        self._before_exit = before_exit
         self._result = "was still running"
         self._program: Program | None = None
 
@@ -176,6 +191,7 @@ class _Execution:
         """End this process, in the watch's thread, because the job does not."""
         if self._program is not None:
             self._program.kill()
+        self._before_exit()
         closing = replace(_closing(cause), output=self._output())
         code = closing.exit_code or FAILED
         line = f"{self._held.name}: {closing.reason}; the process is ended; the job: {self._result}"

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 from django.core.management import BaseCommand, CommandError
 from django.core.management.base import CommandParser
 
-from ... import history, jobs, runner
+from ... import history, jobs, runner, store
 from ...claiming import Claim
 from ...conf import conf
 from ...exceptions import Declined, RunLeaseError
 from ...jobs import Job
-from ...output import quiet
+from ...output import aside, quiet
 from ...runner import CONFLICT, UNAVAILABLE, USAGE, Report
 from ...terms import TERM_NAMES, duration, resolve, short
 from ...text import check_name
@@ -91,7 +91,11 @@ class Command(BaseCommand):
         add("--grace", metavar="DURATION", default="10s", help="time to clean up when stopped")
         add("--using", metavar="ALIAS", help="the lease's database")
         add("--quiet-success", action="store_true", help="print nothing unless the job fails")
-        add("--json", action="store_true", help="print the run as JSON")
+        add(
+            "--json",
+            action="store_true",
+            help="print the run as JSON, and the job's own output on stderr",
+        )
         add("--dry-run", action="store_true", help="say what would happen, and do nothing")
 
     def execute(self, *args: Any, **options: Any) -> str | None:
@@ -114,8 +118,13 @@ class Command(BaseCommand):
             if options["dry_run"]:
                 return self._preview(job, claim)
             own_process = getattr(self, "_called_from_command_line", False)
-            with quiet(until_failure=options["quiet_success"] and own_process) as output:
-                report = runner.run(job, claim, grace=grace, own_process=own_process)
+            with (
+                aside(wanted=options["json"] and own_process),
+                quiet(until_failure=options["quiet_success"] and own_process) as output,
+            ):
+                report = runner.run(
+                    job, claim, grace=grace, own_process=own_process, before_exit=output.show
+                )
                 output.keep = report.exit_code != 0
         except (ValueError, RunLeaseError) as error:
             raise JobExit(f"runjob: {error}", returncode=USAGE) from error
@@ -124,7 +133,7 @@ class Command(BaseCommand):
                 f"{name}: the job did not run: {error}", returncode=UNAVAILABLE
             ) from error
         if options["json"]:
-            self.stdout.write(history.to_json(history.run(report.run_id, claim.using)))
+            self.stdout.write(history.to_json(_row(report, claim)))
         line = f"{name}: {report.message}"
         if report.declined is not None:
             return self._decline(line, conflict_code(report.declined), options["verbosity"])
@@ -157,9 +166,25 @@ class Command(BaseCommand):
         raise JobExit(line, returncode=report.exit_code) from error
 
 
+def _row(report: Report, claim: Claim) -> history.Row:
+    row = history.run(report.run_id, store.write_alias(claim.using))
+    if row is None:
+        declined = report.declined
+        row = history.unrecorded(
+            claim.name,
+            outcome=report.outcome,
+            reason=declined.reason if declined is not None else report.message,
+            holder=declined.holder if declined is not None else "",
+            exit_code=report.exit_code,
+        )
+    return row
+
+
 def _job_and_claim(options: dict[str, Any]) -> tuple[Job, Claim]:
     """Raises ValueError and RunLeaseError, which say what to write instead."""
     name = check_name(options["name"])
+    if options["dry_run"] and options["json"]:
+        raise ValueError("--dry-run and --json contradict each other: a dry run leaves no run")
     waits = [flag for flag in ("wait", "nonblock", "standby") if options[flag]]
     if len(waits) > 1:
         raise ValueError(f"--{waits[0]} and --{waits[1]} contradict each other: give one of them")
