@@ -19,6 +19,7 @@ from django_runlease import jobs, runner
 from django_runlease.claiming import Options
 from django_runlease.conf import KEYS, Conf
 from django_runlease.exceptions import DeclineReason
+from django_runlease.models import Run
 
 from .factories import RunLeaseFactory
 from .support import ROOT, manage
@@ -128,6 +129,16 @@ def test_the_job_of_the_readme_runs(no_jobs):
     due.charge.assert_called_once_with()
     with override_settings(**_executed(settings)):
         assert run_checks(tags=["runlease"]) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_program_runs_under_a_lease_as_written():
+    (block,) = blocks(section("Run a job from cron"), "console")
+    prompt, program, *arguments = shlex.split(block)
+    assert (prompt, program) == ("$", "manage.py")
+    done = manage(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "charging\n", "done\n")
+    assert sorted(Run.objects.get().output.split()) == ["charging", "done"]
 
 
 @pytest.mark.django_db
