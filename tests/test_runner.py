@@ -123,19 +123,19 @@ def test_an_async_job_and_its_exception_are_reported():
     assert run(work).message == "ZeroDivisionError"
 
 
-def test_a_job_that_lost_its_lease_is_reported_as_lost_whatever_it_did():
-    def lose(held):
-        store.break_lease("job", "default", by="ops")
+def test_a_job_that_lost_its_lease_and_returns_is_reported_as_lost():
+    report = run(lambda held: store.break_lease("job", "default", by="ops"))
+    assert (report.outcome, report.exit_code) == ("lost", 70)
+    assert "broken by ops" in report.message
 
+
+def test_a_job_that_lost_its_lease_and_fails_is_reported_as_lost():
     def lose_and_fail(held):
         expire()
         elsewhere(granted)
         raise ZeroDivisionError("odd")
 
-    report = run(lose)
-    assert (report.outcome, report.exit_code) == ("lost", 70)
-    assert "broken by ops" in report.message
-    report = run(lose_and_fail, ignore_schedule=True)
+    report = run(lose_and_fail)
     assert (report.outcome, report.exit_code) == ("lost", 70)
     assert "took it over" in report.message
     assert "ZeroDivisionError: odd" in report.message

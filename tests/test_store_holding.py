@@ -618,7 +618,7 @@ watcher.start()
 try:
     store.claim(request, "default")
 except BaseException as error:
-    print("raised", flush=True)
+    print(type(error).__name__, flush=True)
 watcher.join()
 """
 
