@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -17,15 +16,13 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 from asgiref.sync import sync_to_async
 from django.db import Error
 
-from . import clock, store
+from . import clock, log, store
 from .conf import conf
 from .exceptions import Declined, LeaseDeclined, LeaseLost
 from .held import HeldLease, closing_for
 from .store import Claimed, ClaimRequest, Refusal
 from .terms import Duration, Terms, declared, duration, given, resolve
 from .text import check_name
-
-logger = logging.getLogger("django_runlease")
 
 Params = ParamSpec("Params")
 Returned = TypeVar("Returned")
@@ -141,7 +138,7 @@ class Attempts:
         result = store.claim(self.request, self.alias, waiting_since=self.waiting_since)
         if isinstance(result, Claimed):
             if result.took_over_from:
-                logger.warning(
+                log.warning(
                     "%s: took over from %s: %s",
                     result.name,
                     result.took_over_from,

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from django.core.management.color import Style
 
 from .models import Outcome, State
+from .store import Broken
 from .terms import short
+from .text import printable
 
 Row = Mapping[str, Any]
 
@@ -40,19 +42,6 @@ _ROLES = {
 
 
 # -- text and its width
-
-
-def printable(text: str) -> str:
-    """*text* on one line, without anything that could steer a terminal.
-
-    White space becomes a space; control, formatting and unassigned characters become U+FFFD.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
-        for char in text
-    )
 
 
 def width(text: str) -> int:
@@ -334,10 +323,10 @@ def before_break(lease: Row, *, at_once: bool) -> str:
     return f"{what}\nIts holder may still be running. {when}{_still_paused(lease)}"
 
 
-def after_break(lease: Row, holder: str, *, at_once: bool, tick_forgotten: bool) -> str:
-    """What a break did to the lease that *holder* held; *lease* is how it left it."""
+def after_break(lease: Row, broken: Broken, *, at_once: bool, tick_forgotten: bool) -> str:
+    """What a break did; *lease* is how it left the lease."""
     name = printable(lease["name"])
-    if not holder:
+    if not broken.was_held:
         text = f"{name}: it was free, so only its minimum hold was lifted."
     else:
         when = "at once, since the lease had expired."
@@ -345,8 +334,9 @@ def after_break(lease: Row, holder: str, *, at_once: bool, tick_forgotten: bool)
             when = "at once: exclusion is given up."
         elif lease["due_in"] is not None:
             when = f"in {age(lease['due_in'])}, at {moment(lease['not_before'])}."
+        holder = printable(broken.holder)
         text = (
-            f"{name}: broken. It was held by {printable(holder)}, which may still be running.\n"
+            f"{name}: broken. It was held by {holder}, which may still be running.\n"
             f"The next claim may come {when}"
         )
     if tick_forgotten:

@@ -7,7 +7,6 @@ soon; whoever holds the lease goes on trusting it until ``trusted_until``, and n
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import threading
@@ -21,10 +20,8 @@ from uuid import UUID
 from django.db import DatabaseError, InterfaceError, connections
 from psycopg import Error as PsycopgError
 
-from . import clock, store
+from . import clock, log, store
 from .store import Answer, Beat, Loss
-
-logger = logging.getLogger("django_runlease")
 
 BEATS_PER_TTL = 3
 RETRIES_PER_TTL = 10
@@ -138,7 +135,7 @@ class Heartbeat:
                 if not store.is_connection_error(error):
                     break
                 self._connection.close()
-        logger.warning("a beat failed: %s", store.explain(problem))
+        log.warning("a beat failed: %s", store.explain(problem))
         return {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import traceback
@@ -15,15 +14,13 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from . import clock, heartbeat, store
+from . import clock, heartbeat, log, store
 from .exceptions import JobTimeout, LeaseLost, RunLeaseError, Stopped
 from .fencing import fenced
 from .models import Outcome
 from .store import Beat, Claimed, Closing, Loss, LostReason
 from .terms import Duration, Terms, duration, short
 from .text import summary
-
-logger = logging.getLogger("django_runlease")
 
 _current: ContextVar[HeldLease | None] = ContextVar("current_lease", default=None)
 
@@ -143,7 +140,7 @@ class HeldLease:
                 return
             self.loss = loss
             self.lost.set()
-        logger.warning("%s: the lease is lost: %s", self.name, loss)
+        log.warning("%s: the lease is lost: %s", self.name, loss)
 
     # -- while it is held
 

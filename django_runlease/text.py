@@ -77,3 +77,16 @@ def summary(error: BaseException) -> str:
         return detail
     line = one_line(error)
     return f"{type(error).__name__}: {line}"[:500] if line else type(error).__name__
+
+
+def printable(text: str) -> str:
+    """*text* on one line, without anything that could steer a terminal.
+
+    White space becomes a space; control, formatting and unassigned characters become U+FFFD.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
+        for char in text
+    )

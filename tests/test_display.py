@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_runlease import display
+from django_runlease.store import Broken
 
 PLAIN = no_style()
 COLOUR = color_style(force_color=True)
@@ -338,7 +339,8 @@ def test_before_a_break_of_a_free_lease_only_its_minimum_hold_is_at_stake():
 
 def broken(row: dict[str, Any], holder: str = "web1:4711", **how: bool) -> str:
     how = {"at_once": False, "tick_forgotten": False} | how
-    return display.after_break(row, holder, **how)
+    found = Broken(was_held=holder != "", holder=holder, free_at=None)
+    return display.after_break(row, found, **how)
 
 
 def test_after_a_break_the_next_claim_has_its_time():

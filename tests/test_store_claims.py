@@ -21,6 +21,7 @@ from django_runlease.text import NAME_LENGTH
 
 from .factories import RunFactory, RunLeaseFactory
 from .support import (
+    backends,
     elsewhere,
     expire,
     granted,
@@ -422,11 +423,26 @@ def test_a_select_for_update_returns_the_time_before_its_lock_wait():
     with open_transaction(LOCK_ROW.format("FOR UPDATE")) as finish:
         waiting = threading.Thread(target=lambda: elsewhere(wait_for_the_row))
         waiting.start()
-        wait_for(lambda: waiting_for_locks() == 1)
+        wait_for(lambda: backends("wait_event_type = 'Lock'") == 1)
         blocked = store_connection.database_clock("default")
         finish.set()
         waiting.join()
     assert times["statement"] <= times["clock"] < blocked < times["later"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_update_that_waits_for_a_blocker_that_changes_nothing_writes_the_time_before():
+    RunLeaseFactory(name="job")
+    with open_transaction(LOCK_ROW.format("FOR UPDATE")) as finish:
+        waiting = threading.Thread(
+            target=lambda: elsewhere(lambda: RunLease.objects.update(renewed_at=Now()))
+        )
+        waiting.start()
+        wait_for(lambda: backends("wait_event_type = 'Lock'") == 1)
+        blocked = store_connection.database_clock("default")
+        finish.set()
+        waiting.join()
+    assert RunLease.objects.get().renewed_at.timestamp() < blocked
 
 
 @pytest.mark.django_db(transaction=True)
@@ -465,15 +481,6 @@ def test_an_interval_with_a_day_is_longer_than_its_seconds_when_clocks_go_back()
 
 
 # -- isolation
-
-
-def waiting_for_locks():
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-        return cursor.fetchone()[0]
 
 
 @pytest.fixture(params=["REPEATABLE READ", "SERIALIZABLE"])

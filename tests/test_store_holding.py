@@ -570,9 +570,17 @@ def test_a_release_whose_backend_is_ended_in_the_commit_is_done_again(transactio
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.LOST])
+@pytest.mark.parametrize(
+    "closing",
+    [
+        DONE,
+        Closing(outcome=Outcome.LOST),
+        Closing(outcome=Outcome.LOST, reason="broken by ann"),
+    ],
+    ids=["unaware", "lost", "aware of the break"],
+)
 @pytest.mark.parametrize("ending", ["taken", "broken"])
-def test_a_late_release_cut_at_its_commit_is_a_loss_with_its_reason(when, outcome, ending):
+def test_a_late_release_cut_at_its_commit_is_a_loss_with_its_reason(when, closing, ending):
     late = granted()
     if ending == "taken":
         expire()
@@ -581,7 +589,7 @@ def test_a_late_release_cut_at_its_commit_is_a_loss_with_its_reason(when, outcom
         store.break_lease("job", "default", by="ann")
     before, broken = lease_row(), run_of(late).finished_at
     with cut_at_commit(when) as cut:
-        loss = store.release(late, Closing(outcome=outcome))
+        loss = store.release(late, closing)
         assert cut.is_set()
     assert loss
     assert loss.reason == ending
@@ -595,13 +603,14 @@ import signal, sys, threading
 from datetime import timedelta
 from django.db import connection
 from django_runlease import store
-from django_runlease.exceptions import JobTimeout, Stopped
+from django_runlease.exceptions import RunLeaseError, Stopped
 from django_runlease.models import RunLease
 from django_runlease.terms import Terms
 from tests.support import wait_for, backends
 
 def stop(number, frame):
-    raise {"Stopped": Stopped(7), "Timeout": JobTimeout("late"), "Other": OSError()}[sys.argv[1]]
+    errors = [Stopped(7), KeyboardInterrupt(), RunLeaseError("late"), OSError()]
+    raise {type(error).__name__: error for error in errors}[sys.argv[1]]
 
 def watch():
     try:
@@ -620,14 +629,20 @@ try:
 except BaseException as error:
     print(type(error).__name__, flush=True)
 watcher.join()
+again = store.ClaimRequest(name="job", terms=request.terms)
+assert isinstance(store.claim(again, "default"), store.Claimed), "its connection is of no more use"
 """
 
 
-@pytest.mark.parametrize("error", ["Stopped", "Timeout", "Other"])
-def test_a_signal_that_ends_a_claim_in_its_commit_leaves_nothing_held(slow_commit, error):
+@pytest.mark.parametrize("error", ["Stopped", "KeyboardInterrupt", "RunLeaseError", "OSError"])
+def test_an_error_from_a_signal_handler_in_the_commit_is_raised_and_nothing_is_held(
+    slow_commit, error
+):
     RunLeaseFactory(name="job")
     process = spawn_python(INTERRUPTED, error)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (0, "raised\n"), err
-    assert lease_row()["token"] is None
-    assert Run.objects.get().outcome == Outcome.FAILED
+    assert (process.returncode, out) == (0, f"{error}\n"), err
+    failed, running = Run.objects.order_by("id")
+    assert (failed.outcome, running.outcome) == (Outcome.FAILED, Outcome.RUNNING)
+    assert failed.reason == "the claim's answer was lost, so the job did not run"
+    assert RunLease.objects.get().token == running.token

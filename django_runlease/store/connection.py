@@ -9,10 +9,13 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
+import psycopg
 from django.db import (
     DatabaseError,
+    Error,
     InterfaceError,
     OperationalError,
+    ProgrammingError,
     connections,
     router,
     transaction,
@@ -81,7 +84,7 @@ def lease_transaction(alias: str) -> Iterator[None]:
     """
     connection = connections[alias]
     _refuse_open_transaction(connection)
-    with transaction.atomic(using=alias, durable=True):
+    with _interruptible(connection), transaction.atomic(using=alias, durable=True):
         # In a TestCase the transaction is the test's: it has begun, and settings would outlive us.
         if not in_test_case(connection):
             with connection.cursor() as cursor:
@@ -90,6 +93,22 @@ def lease_transaction(alias: str) -> Iterator[None]:
                     f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
                 )
         yield
+
+
+@contextmanager
+def _interruptible(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Raise what a signal handler raised during the COMMIT, and leave a usable connection."""
+    try:
+        yield
+    except ProgrammingError as error:
+        # Django turns autocommit on again, which fails while the COMMIT is under way.
+        cause: BaseException | None = error
+        while isinstance(cause, Error | psycopg.Error):
+            cause = cause.__context__
+        if sqlstate(error) is not None or cause is None:
+            raise
+        connection.close()
+        raise cause from None
 
 
 def _refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
@@ -101,8 +120,8 @@ def _refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
         open_block = not connection.get_autocommit()
     if open_block:
         raise RunLeaseError(
-            "a lease cannot be claimed within an open transaction: the claim would be invisible "
-            "to other hosts, and undone by a rollback. Claim first and open the transaction "
+            "a lease cannot be changed within an open transaction: that would be invisible to "
+            "other hosts, and undone by a rollback. Claim first and open the transaction "
             "inside (in a view with ATOMIC_REQUESTS: @transaction.non_atomic_requests)"
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,13 +11,12 @@ from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError
 
+from .. import log
 from ..clock import Instant, Now, Seconds
 from ..models import Outcome, Run, RunLease, RunLeaseQuerySet
 from . import rows, runs
 from .connection import apart, in_transaction, is_connection_error
 from .records import Claimed, ClaimRequest, Closing, Loss
-
-logger = logging.getLogger("django_runlease")
 
 Result = TypeVar("Result")
 
@@ -140,7 +138,7 @@ def release_in_doubt(request: ClaimRequest, alias: str) -> None:
             problem = error
         else:
             return
-    logger.warning(
+    log.warning(
         "%s: claimed perhaps, and not released, since the database does not answer (%s); "
         "such a lease expires after its ttl",
         request.name,

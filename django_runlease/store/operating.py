@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import queue
+from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import OperationalError, connections
 from django.db.models import F
 from django.db.models.functions import Greatest
 
+from .. import log
 from ..clock import Epoch, Now
 from ..exceptions import RunLeaseError
 from ..models import Outcome, Run, RunLease
@@ -21,7 +22,7 @@ from . import rows
 from .connection import in_test_case, in_transaction, is_contention, start_apart
 from .runs import BROKEN
 
-logger = logging.getLogger("django_runlease")
+Result = TypeVar("Result")
 
 POLL = 0.05
 """Seconds between two looks at what keeps a break waiting."""
@@ -37,15 +38,17 @@ _BLOCKERS = """
 
 
 class Blocked(RunLeaseError):
-    """Transactions of others keep the lease's row locked; the message names their backends."""
+    """The lease was not changed: its row is locked (the message names by which backends), or it
+    has changed hands."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:
     """What a break found and did."""
 
+    was_held: bool
+    """Whether anybody held it; if not, only its minimum hold was lifted."""
     holder: str
-    """Who held the lease; empty if nobody did, and then only its minimum hold was lifted."""
     free_at: float | None
     """When the next claim may come, in epoch seconds; None for at once."""
 
@@ -58,21 +61,32 @@ def break_lease(
     at_once: bool = False,
     force: bool = False,
     forget_tick: bool = False,
+    generation: int | None = None,
 ) -> Broken:
     """Take the lease away from its holder, on behalf of *by*.
 
     The next claim has to wait until the broken lease would have expired, when its holder has
     stopped; *at_once* gives up that safety. *force* ends the database connections that keep the
-    row locked, such as a frozen holder's. *forget_tick* lets the last tick run again.
+    row locked, such as a frozen holder's. *forget_tick* lets the last tick run again. With *generation*, only
+    that claim is broken.
 
-    Raises Blocked if the row stays locked for two seconds, RunLeaseError for an unknown name.
+    Raises Blocked if the row stays locked for two seconds or another generation holds it,
+    RunLeaseError for an unknown name.
     """
-    work = partial(_break, name, alias, by=by, at_once=at_once, forget_tick=forget_tick)
+    work = partial(
+        _break,
+        name,
+        alias,
+        by=by,
+        at_once=at_once,
+        forget_tick=forget_tick,
+        generation=generation,
+    )
     if in_test_case(connections[alias]):
         broken = in_transaction(alias, work)
     else:
         broken = _break_watched(name, alias, work, force=force)
-    logger.warning("%s: broken by %s; it was held by %s", name, by, broken.holder or "nobody")
+    log.warning("%s: broken by %s; it was held by %s", name, by, broken.holder or "nobody")
     return broken
 
 
@@ -82,43 +96,53 @@ def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
     Raises ValueError for a bad name, Blocked if the row stays locked.
     """
     check_name(name)
-    in_transaction(alias, partial(rows.create, name, alias))
+    _unless_blocked(name, alias, partial(rows.create, name, alias))
     _update(name, alias, paused=True, paused_by=storable(by), paused_reason=storable(reason))
-    logger.warning("%s: paused by %s%s", name, by, f" ({reason})" if reason else "")
+    log.info("%s: paused by %s%s", name, by, f" ({reason})" if reason else "")
 
 
 def resume(name: str, alias: str, *, by: str) -> None:
     """Let *name* be claimed again. Raises RunLeaseError for an unknown name."""
     _update(name, alias, paused=False, paused_by="", paused_reason="")
-    logger.warning("%s: resumed by %s", name, by)
+    log.info("%s: resumed by %s", name, by)
 
 
 def _update(name: str, alias: str, **values: Any) -> None:
     rows_of_name = RunLease.objects.using(alias).filter(name=name)
+    if not _unless_blocked(name, alias, lambda: rows_of_name.update(**values)):
+        raise _unknown(name)
+
+
+def _unless_blocked(name: str, alias: str, work: Callable[[], Result]) -> Result:
     try:
-        changed = in_transaction(alias, lambda: rows_of_name.update(**values))
+        return in_transaction(alias, work)
     except OperationalError as error:
         if is_contention(error):
             raise Blocked(f"{name}: its row is locked; try again") from error
         raise
-    if not changed:
-        raise _unknown(name)
 
 
 def _unknown(name: str) -> RunLeaseError:
     return RunLeaseError(f"there is no lease {name!r}: `manage.py runlease list` shows them all")
 
 
-def _break(name: str, alias: str, *, by: str, at_once: bool, forget_tick: bool) -> Broken:
+def _break(
+    name: str, alias: str, *, by: str, at_once: bool, forget_tick: bool, generation: int | None
+) -> Broken:
     lock = RunLease.objects.using(alias).select_for_update().filter(name=name)
     if not list(lock.values_list("pk")):
         raise _unknown(name)
     lease = RunLease.objects.using(alias).filter(name=name)
-    found = lease.values("token", "holder", expires=Epoch("expires_at")).get()
+    found = lease.values("token", "holder", "generation", expires=Epoch("expires_at")).get()
+    if generation not in (None, found["generation"]):
+        raise Blocked(
+            f"{name}: it changed hands meanwhile, so nothing was broken: look again with "
+            "`manage.py runlease show`"
+        )
     values: dict[str, Any] = {"last_tick": None} if forget_tick else {}
     if found["token"] is None:
         lease.update(not_before=None, **values)
-        return Broken(holder="", free_at=None)
+        return Broken(was_held=False, holder="", free_at=None)
     lease.update(
         generation=F("generation") + 1,
         not_before=None if at_once else F("expires_at"),
@@ -130,7 +154,9 @@ def _break(name: str, alias: str, *, by: str, at_once: bool, forget_tick: bool) 
         finished_at=Greatest(F("started_at"), Now()),
         reason=storable(f"{BROKEN}{by}"),
     )
-    return Broken(holder=found["holder"], free_at=None if at_once else found["expires"])
+    return Broken(
+        was_held=True, holder=found["holder"], free_at=None if at_once else found["expires"]
+    )
 
 
 def _break_watched(name: str, alias: str, work: partial[Broken], *, force: bool) -> Broken:

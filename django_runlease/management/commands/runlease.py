@@ -20,7 +20,7 @@ from ...exceptions import RunLeaseError
 from ...history import Row
 from ...holder import this_process
 from ...runner import FAILED, UNAVAILABLE, USAGE
-from ...text import check_name
+from ...text import check_name, printable
 
 INTERRUPTED = 130
 RUNS_OF_A_LEASE = 10
@@ -106,12 +106,6 @@ class Command(BaseCommand):
         found = _lease(name, alias)
         if not options["yes"]:
             self._confirm(display.before_break(found, at_once=now))
-            if _lease(name, alias)["generation"] != found["generation"]:
-                raise CommandError(
-                    f"{name}: it changed hands while you were asked, so nothing was broken: look "
-                    "again with `manage.py runlease show`",
-                    returncode=FAILED,
-                )
         broken = store.break_lease(
             name,
             alias,
@@ -119,9 +113,10 @@ class Command(BaseCommand):
             at_once=now,
             force=options["force"],
             forget_tick=forget_tick,
+            generation=None if options["yes"] else found["generation"],
         )
         lease = _lease(name, alias)
-        text = display.after_break(lease, broken.holder, at_once=now, tick_forgotten=forget_tick)
+        text = display.after_break(lease, broken, at_once=now, tick_forgotten=forget_tick)
         self._print(lease, lambda: text, options)
 
     def _confirm(self, warning: str) -> None:
@@ -234,9 +229,9 @@ def _exit_codes(alias: str) -> Iterator[None]:
     try:
         yield
     except store.Blocked as error:
-        raise CommandError(display.printable(str(error)), returncode=FAILED) from error
+        raise CommandError(printable(str(error)), returncode=FAILED) from error
     except (ValueError, RunLeaseError) as error:
-        raise CommandError(display.printable(str(error)), returncode=USAGE) from error
+        raise CommandError(printable(str(error)), returncode=USAGE) from error
     except (OperationalError, InterfaceError, ProgrammingError) as error:
-        message = f"the lease database {alias!r}: {display.printable(store.explain(error))}"
+        message = f"the lease database {alias!r}: {printable(store.explain(error))}"
         raise CommandError(message, returncode=UNAVAILABLE) from error
