@@ -67,8 +67,8 @@ def break_lease(
 
     The next claim has to wait until the broken lease would have expired, when its holder has
     stopped; *at_once* gives up that safety. *force* ends the database connections that keep the
-    row locked, such as a frozen holder's. *forget_tick* lets the last tick run again. With *generation*, only
-    that claim is broken.
+    row locked, such as a frozen holder's. *forget_tick* lets the last tick run again. With
+    *generation*, only that claim is broken.
 
     Raises Blocked if the row stays locked for two seconds or another generation holds it,
     RunLeaseError for an unknown name.
