@@ -34,7 +34,8 @@ What one process does, from top to bottom; each module imports only from those b
     claiming      lease(), claim(), leased(): try, wait, give up
     held          HeldLease: what a holder knows and can do
     heartbeat     one thread renews all leases of the process in one statement
-    fencing       the fence
+    effects       the ledger of external actions
+    fencing       the fence;  triggers: tables that refuse what is not fenced
     store/        the only code that changes a lease: claim, beat, release, break, pause
     history       reads for people and programs;  display: tables and ages
     models        the rows: RunLease, and Run, its history
@@ -69,7 +70,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .claiming import claim, lease, leased
     from .exceptions import Declined, JobTimeout, LeaseDeclined, LeaseLost, RunLeaseError
-    from .held import HeldLease, current_lease
+    from .fencing import inherited_lease
+    from .held import HeldLease, current_lease, fence
     from .jobs import job
 
 __version__ = "0.1.0"
@@ -81,6 +83,8 @@ _HOMES = {
     "leased": "claiming",
     "job": "jobs",
     "current_lease": "held",
+    "fence": "held",
+    "inherited_lease": "fencing",
     "HeldLease": "held",
     "Declined": "exceptions",
     "RunLeaseError": "exceptions",
@@ -98,6 +102,8 @@ __all__ = [
     "RunLeaseError",
     "claim",
     "current_lease",
+    "fence",
+    "inherited_lease",
     "job",
     "lease",
     "leased",

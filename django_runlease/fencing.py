@@ -2,35 +2,202 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, router, transaction
+from django.db.models import QuerySet
 
+from . import store
 from .exceptions import LeaseLost, RunLeaseError
-from .models import RunLease
+from .models import FenceMark, RunLease
+from .terms import Duration, duration
 
 # FOR KEY SHARE lets renewals and other fences of this holder pass, and keeps claim, break and
-# release (which change the uniquely indexed token) out until the caller's transaction ends.
-_FENCE = "SELECT 1 FROM {table} WHERE name = %s AND token = %s FOR KEY SHARE"
+# release (which change the uniquely indexed token) out until the caller's transaction ends. The
+# settings are the transaction's own; lock_timeout, which would outlive a savepoint, is put back.
+_FENCE = """
+    WITH old AS MATERIALIZED (
+        SELECT current_setting('lock_timeout') AS lock_timeout,
+               current_setting('idle_in_transaction_session_timeout')::interval AS idle,
+               coalesce(current_setting('runlease.fence', true), '') AS fences
+    ), bound AS MATERIALIZED (
+        SELECT set_config('lock_timeout', '{lock_timeout}', true) FROM old
+    ), locked AS MATERIALIZED (
+        SELECT lease.ttl FROM bound, {table} lease
+         WHERE lease.name = %(name)s AND lease.token = %(token)s
+           FOR KEY SHARE OF lease
+    ), wanted AS MATERIALIZED (
+        SELECT count(*) AS held,
+               coalesce(make_interval(secs => %(idle)s), max(ttl)) AS idle
+          FROM locked
+    )
+    SELECT wanted.held,
+           set_config('lock_timeout', old.lock_timeout, true),
+           set_config('runlease.fence', trim(old.fences || ' ' || %(token)s::text), true),
+           CASE WHEN old.idle = interval '0' OR old.idle > wanted.idle
+                THEN set_config('idle_in_transaction_session_timeout',
+                                ceil(extract(epoch FROM wanted.idle) * 1000)::bigint::text, true)
+           END
+      FROM old, wanted
+"""
+
+_DATABASE = """
+    SELECT pg_postmaster_start_time(), oid FROM pg_database WHERE datname = current_database()
+"""
+
+_MARK = "SELECT generation, token FROM {table} WHERE lease_name = %s FOR SHARE"
+_RAISE_MARK = """
+    INSERT INTO {table} AS mark (lease_name, generation, token) VALUES (%s, %s, %s)
+    ON CONFLICT (lease_name) DO UPDATE
+       SET generation = excluded.generation, token = excluded.token
+     WHERE mark.generation < excluded.generation
+        OR (mark.generation = excluded.generation AND mark.token = excluded.token)
+"""
+
+
+class Lease(Protocol):
+    """What a fence has to know of a lease."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def token(self) -> UUID: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def alias(self) -> str: ...
 
 
 @contextmanager
-def fenced(name: str, token: UUID, alias: str, using: str | None = None) -> Iterator[None]:
-    """``transaction.atomic`` on the lease's database, in which the lease cannot change hands.
+def fenced(
+    lease: Lease, using: str | None = None, *, idle: Duration | None = None
+) -> Iterator[None]:
+    """``transaction.atomic`` in which the lease cannot change hands until the outermost commit.
 
-    Raises LeaseLost, before the block runs, if it has already; the block's writes are then rolled
-    back together with the transaction around it.
+    *using* is the database of the caller's data. Where that is not the lease's, its ``FenceMark``
+    is raised: a holder is refused there once a newer one has fenced there. The server ends the
+    transaction of a client that is silent in it for *idle*, else for the ttl, because a frozen one
+    would keep claims and breaks out for ever.
+
+    Raises LeaseLost, before the block runs, if the lease is no longer ours; the block's writes are
+    rolled back together with the transaction around it.
     """
-    if using not in (None, alias):
-        raise RunLeaseError(
-            f"{name}: a fence works in the database of its lease ({alias!r}), not in {using!r}"
-        )
+    alias = using or lease.alias
+    elsewhere = alias != lease.alias and not _is_one_database(alias, lease.alias)
+    seconds = None if idle is None else duration(idle).total_seconds()
     with transaction.atomic(using=alias):
-        with connections[alias].cursor() as cursor:
-            table = connections[alias].ops.quote_name(RunLease._meta.db_table)
-            cursor.execute(_FENCE.format(table=table), [name, token])
-            if cursor.fetchone() is None:
-                raise LeaseLost(name, "the lease is no longer ours, so nothing is written")
+        if elsewhere:
+            _raise_mark(lease, alias)
+        else:
+            _lock(lease, alias, seconds)
         yield
+
+
+def _lock(lease: Lease, alias: str, idle: float | None) -> None:
+    connection = connections[alias]
+    statement = _FENCE.format(
+        table=connection.ops.quote_name(RunLease._meta.db_table),
+        lock_timeout=store.LOCK_TIMEOUT_MS,
+    )
+    values: dict[str, Any] = {"name": lease.name, "token": lease.token, "idle": idle}
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, values)
+            held, *_ = cursor.fetchone()
+    except OperationalError as error:
+        # A snapshot older than the row: after a takeover, but after a renewal just as well.
+        if store.sqlstate(error) == "40001" and not _is_ours_now(lease):
+            raise _lost(lease) from error
+        raise
+    if not held:
+        raise _lost(lease)
+
+
+def _raise_mark(lease: Lease, alias: str) -> None:
+    connection = connections[alias]
+    table = connection.ops.quote_name(FenceMark._meta.db_table)
+    with connection.cursor() as cursor:
+        cursor.execute(_MARK.format(table=table), [lease.name])
+        if cursor.fetchone() != (lease.generation, lease.token):
+            ours: list[Any] = [lease.name, lease.generation, lease.token]
+            cursor.execute(_RAISE_MARK.format(table=table), ours)
+            if not cursor.rowcount:
+                raise _lost(lease)
+    if not store.is_ours(lease.name, lease.token, lease.alias):
+        raise _lost(lease)
+
+
+def _is_one_database(alias: str, other: str) -> bool:
+    """Whether two aliases lead to one database of one server: found out, not taken from names."""
+    return bool(_database(alias) == _database(other))
+
+
+def _database(alias: str) -> Any:
+    with connections[store.write_alias(alias)].cursor() as cursor:
+        cursor.execute(_DATABASE)
+        return cursor.fetchone()
+
+
+def _is_ours_now(lease: Lease) -> bool:
+    return store.is_ours_now(lease.name, lease.token, lease.alias)
+
+
+def _lost(lease: Lease) -> LeaseLost:
+    return LeaseLost(lease.name, "the lease is no longer ours, so nothing is written")
+
+
+def fenced_update(lease: Lease, queryset: QuerySet[Any], values: dict[str, Any]) -> int:
+    """``queryset.update(**values)`` in a fence; the number of rows, which may be 0."""
+    alias = _write_alias(queryset)
+    with fenced(lease, alias):
+        return queryset.using(alias).update(**values)
+
+
+def fenced_delete(lease: Lease, queryset: QuerySet[Any]) -> int:
+    """``queryset.delete()`` in a fence; the number of its own rows, without what cascades."""
+    alias = _write_alias(queryset)
+    with fenced(lease, alias):
+        _, deleted = queryset.using(alias).delete()
+    return deleted.get(queryset.model._meta.label, 0)
+
+
+def _write_alias(queryset: Any) -> str:
+    alias: str = queryset._db or router.db_for_write(queryset.model, **queryset._hints)
+    return alias
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class InheritedLease:
+    """The lease that a parent process holds, for the fences of its children."""
+
+    name: str
+    token: UUID
+    generation: int
+    alias: str
+
+    def __repr__(self) -> str:
+        return f"<InheritedLease {self.name!r} generation {self.generation}>"
+
+
+def inherited_lease(*, using: str | None = None) -> InheritedLease:
+    """The lease under which ``runjob NAME -- PROGRAM`` runs this program.
+
+    Read from RUNLEASE_NAME, RUNLEASE_TOKEN and RUNLEASE_GENERATION; *using* is the alias of its
+    database here. Raises RunLeaseError where the environment has no such lease.
+    """
+    try:
+        name, token, generation = (
+            os.environ[f"RUNLEASE_{word}"] for word in ("NAME", "TOKEN", "GENERATION")
+        )
+        number, uuid = int(generation), UUID(token)
+    except (KeyError, ValueError):
+        raise RunLeaseError(
+            "this process has inherited no lease: start it with `manage.py runjob NAME -- PROGRAM`"
+        ) from None
+    alias = store.write_alias(using)
+    return InheritedLease(name=name, token=uuid, generation=number, alias=alias)

@@ -14,9 +14,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from . import clock, heartbeat, log, store
+from django.db.models import QuerySet
+
+from . import clock, effects, fencing, heartbeat, log, store
+from .effects import PendingEffect
 from .exceptions import JobTimeout, LeaseLost, RunLeaseError, Stopped
-from .fencing import fenced
+from .fencing import InheritedLease, fenced
 from .models import Outcome
 from .store import Beat, Claimed, Closing, Loss, LostReason
 from .terms import Duration, Terms, duration, short
@@ -78,6 +81,11 @@ class HeldLease:
     def lost_reason(self) -> LostReason | None:
         """taken, broken, expired, unreachable or stalled; None while the lease is not lost."""
         return self.loss.reason if self.loss else None
+
+    @property
+    def alias(self) -> str:
+        """The alias of its database."""
+        return self._claimed.alias
 
     @property
     def run_id(self) -> int:
@@ -187,25 +195,46 @@ class HeldLease:
         if not store.note_group(self._claimed, group):
             raise LeaseLost(self.name, "the lease was lost before the program started")
 
-    def fence(self, using: str | None = None) -> AbstractContextManager[None]:
+    def fence(
+        self, using: str | None = None, *, idle: Duration | None = None
+    ) -> AbstractContextManager[None]:
         """``transaction.atomic`` plus the check that the lease is ours, until the commit.
 
-        Raises LeaseLost, and rolls back, if somebody else has taken over. While the block is open
-        nobody can.
+        While the block, or a transaction around it, is open, nobody can take over. *using* names
+        another database for the caller's data; *idle* is how long the block may be silent there,
+        the ttl if it is not given. Raises LeaseLost, and rolls back, if somebody has taken over.
         """
         self._refuse_if_ended()
-        return self._fence(using)
+        return self._fence(using, idle)
 
     @contextmanager
-    def _fence(self, using: str | None) -> Iterator[None]:
+    def _fence(self, using: str | None, idle: Duration | None) -> Iterator[None]:
         with self._lock:
             self._open_fences += 1
         try:
-            with fenced(self.name, self.token, self._claimed.alias, using):
+            with fenced(self, using, idle=idle):
                 yield
         finally:
             with self._lock:
                 self._open_fences -= 1
+
+    def fenced_update(self, queryset: QuerySet[Any], **values: Any) -> int:
+        """``queryset.update(**values)`` in a fence of its own; the number of rows, maybe 0.
+
+        Raises LeaseLost, which "no row matched" never does.
+        """
+        self._refuse_if_ended()
+        return fencing.fenced_update(self, queryset, values)
+
+    def fenced_delete(self, queryset: QuerySet[Any]) -> int:
+        """``queryset.delete()`` in a fence of its own; the number of its rows. Raises LeaseLost."""
+        self._refuse_if_ended()
+        return fencing.fenced_delete(self, queryset)
+
+    def effect(self, kind: str, *key: object) -> AbstractContextManager[PendingEffect]:
+        """An external action, as :func:`effects.effect` tells: begun, then confirmed, in fences."""
+        self._refuse_if_ended()
+        return effects.effect(self, kind, key)
 
     # -- the end
 
@@ -276,3 +305,21 @@ def closing_for(error: BaseException | None) -> Closing:
         reason=summary(error),
         error="".join(traceback.format_exception(error)),
     )
+
+
+def fence(
+    lease: HeldLease | InheritedLease | None = None,
+    *,
+    using: str | None = None,
+    idle: Duration | None = None,
+) -> AbstractContextManager[None]:
+    """A fence of *lease*: the current one, if none is given, or one that a parent process holds.
+
+    As :meth:`HeldLease.fence`. Raises RunLeaseError where there is no current lease.
+    """
+    lease = lease or current_lease()
+    if lease is None:
+        raise RunLeaseError("no lease is held here: give fence() one, or call it under lease()")
+    if isinstance(lease, HeldLease):
+        return lease.fence(using, idle=idle)
+    return fenced(lease, using, idle=idle)

@@ -136,7 +136,9 @@ def test_of_threads_that_claim_an_expired_lease_at_once_one_takes_it_over():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_row_deleted_again_and_again_while_it_is_claimed_never_repeats_a_generation():
+def test_a_row_deleted_again_and_again_while_it_is_claimed_never_repeats_a_generation(monkeypatch):
+    monkeypatch.setattr(store.claims, "CREATIONS", 1000)
+
     def work():
         generations = []
         for _ in range(40):
@@ -319,7 +321,7 @@ def test_a_locked_row_makes_a_claim_decline_as_busy_without_waiting(mode, traits
     with open_transaction(LOCK_ROW.format(f"FOR {mode}")):
         began = time.monotonic()
         declined = refused().declined
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1.5
     assert (declined.reason, declined.holder) == ("busy", lease.holder)
     assert RunLease.objects.get().generation == 1
     assert granted().generation == 2

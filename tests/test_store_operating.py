@@ -169,7 +169,7 @@ def test_a_break_gives_a_blocker_two_seconds():
     began = store_connection.database_clock("default")
     with open_transaction(FENCE), pytest.raises(Blocked):
         break_job()
-    assert store_connection.database_clock("default") - began == pytest.approx(2.2, abs=0.9)
+    assert 1.9 < store_connection.database_clock("default") - began < 10
 
 
 @pytest.mark.django_db(transaction=True)

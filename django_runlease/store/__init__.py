@@ -16,14 +16,24 @@ clock, then decide, then write. Decisions are read from the database that takes 
 
 from .beats import beat
 from .claims import claim, preview
-from .connection import explain, in_test, is_connection_error, own_connection, write_alias
-from .holding import close_run, note_group, release, renew
+from .connection import (
+    LOCK_TIMEOUT_MS,
+    explain,
+    in_test,
+    is_connection_error,
+    is_in_transaction,
+    own_connection,
+    sqlstate,
+    write_alias,
+)
+from .holding import close_run, is_ours, is_ours_now, note_group, release, renew
 from .operating import Blocked, Broken, break_lease, pause, resume
 from .records import Answer, Beat, Claimed, ClaimRequest, Closing, Loss, LostReason, Refusal
 from .runs import record_decline
 from .staging import expire
 
 __all__ = [
+    "LOCK_TIMEOUT_MS",
     "Answer",
     "Beat",
     "Blocked",
@@ -42,6 +52,9 @@ __all__ = [
     "explain",
     "in_test",
     "is_connection_error",
+    "is_in_transaction",
+    "is_ours",
+    "is_ours_now",
     "note_group",
     "own_connection",
     "pause",
@@ -50,5 +63,6 @@ __all__ = [
     "release",
     "renew",
     "resume",
+    "sqlstate",
     "write_alias",
 ]

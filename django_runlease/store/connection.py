@@ -82,8 +82,13 @@ def lease_transaction(alias: str) -> Iterator[None]:
     Raises RunLeaseError within somebody's open transaction: a claim made there would be invisible
     to everybody else, and gone after a rollback.
     """
+    if is_in_transaction(alias):
+        raise RunLeaseError(
+            "a lease cannot be changed within an open transaction: that would be invisible to "
+            "other hosts, and undone by a rollback. Claim first and open the transaction "
+            "inside (in a view with ATOMIC_REQUESTS: @transaction.non_atomic_requests)"
+        )
     connection = connections[alias]
-    _refuse_open_transaction(connection)
     with _interruptible(connection), transaction.atomic(using=alias, durable=True):
         # In a TestCase the transaction is the test's: it has begun, and settings would outlive us.
         if not in_test_case(connection):
@@ -111,19 +116,13 @@ def _interruptible(connection: BaseDatabaseWrapper) -> Iterator[None]:
         raise cause from None
 
 
-def _refuse_open_transaction(connection: BaseDatabaseWrapper) -> None:
-    if connection.in_atomic_block:
-        # All blocks of a TestCase itself lie below the code under test.
-        innermost: Any = connection.atomic_blocks[-1]
-        open_block = not innermost._from_testcase
-    else:
-        open_block = not connection.get_autocommit()
-    if open_block:
-        raise RunLeaseError(
-            "a lease cannot be changed within an open transaction: that would be invisible to "
-            "other hosts, and undone by a rollback. Claim first and open the transaction "
-            "inside (in a view with ATOMIC_REQUESTS: @transaction.non_atomic_requests)"
-        )
+def is_in_transaction(alias: str) -> bool:
+    """Whether the calling thread has a transaction open, other than a TestCase's own."""
+    connection = connections[alias]
+    if not connection.in_atomic_block:
+        return not connection.get_autocommit()
+    innermost: Any = connection.atomic_blocks[-1]
+    return not innermost._from_testcase
 
 
 def in_transaction(alias: str, work: Callable[[], Result]) -> Result:

@@ -104,6 +104,16 @@ def note_group(claimed: Claimed, group: int) -> bool:
     return _again_if_cut(claimed.alias, work, work)
 
 
+def is_ours(name: str, token: UUID, alias: str) -> bool:
+    """Whether the lease's row has *token*, as the caller's transaction sees it."""
+    return _ours(name, token, alias).exists()
+
+
+def is_ours_now(name: str, token: UUID, alias: str) -> bool:
+    """The same, asked apart from the caller's transaction, which may be aborted or old."""
+    return apart(alias, _ours(name, token, alias).exists)
+
+
 def release_in_doubt(request: ClaimRequest, alias: str) -> None:
     """Release the claim of *request* if it was committed after all.
 
