@@ -31,7 +31,8 @@ What one process does, from top to bottom; each module imports only from those b
     supervisor    a program as the job: its process group, guarded by guard.py
     interrupts    how a job in this process is stopped;  output: how it is kept quiet
     jobs          which job a name stands for
-    claiming      lease(), claim(), leased(): try, wait, give up
+    blocks        lease() and leased(): the length of a lease in code
+    claiming      claim(): try, wait, give up
     held          HeldLease: what a holder knows and can do
     heartbeat     one thread renews all leases of the process in one statement
     effects       the ledger of external actions
@@ -68,7 +69,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .claiming import claim, lease, leased
+    from .blocks import lease, leased
+    from .claiming import claim
     from .exceptions import Declined, JobTimeout, LeaseDeclined, LeaseLost, RunLeaseError
     from .fencing import inherited_lease
     from .held import HeldLease, current_lease, fence
@@ -78,9 +80,9 @@ __version__ = "0.1.0"
 
 # Settings import this package before the apps are ready, so models must not be imported yet.
 _HOMES = {
-    "lease": "claiming",
+    "lease": "blocks",
+    "leased": "blocks",
     "claim": "claiming",
-    "leased": "claiming",
     "job": "jobs",
     "current_lease": "held",
     "fence": "held",

@@ -15,22 +15,24 @@ runlease.W001  terms of a job work, but seldom as meant
 runlease.W002  the router reads leases elsewhere than they are decided
 runlease.W003  the connection pool holds a single connection
 runlease.W004  JOBS names a command or program that a function of this name hides
+runlease.W005  a trigger or function of RequireFence is missing, disabled or changed
 =============  =====================================================================
 
-The rules themselves stand where they are enforced; most checks only try them. No check asks a
-database, and the jobs of the apps are imported when the checks run, not before.
+The rules themselves stand where they are enforced; most checks only try them. Only W005 asks a
+database, so it takes part in ``check --database``. The jobs of the apps are imported when the
+checks run, not before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.apps import apps
-from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004
-from django.db import connections, router
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004
+from django.db import DatabaseError, InterfaceError, connections, router
 
-from . import jobs
+from . import jobs, triggers
 from .conf import KEYS, Conf, conf, configured
 from .exceptions import RunLeaseError, UnknownJob
 from .store import write_alias
@@ -134,6 +136,30 @@ def _small_pool(alias: str) -> Iterator[CheckMessage]:
             hint=f'Set DATABASES["{alias}"]["OPTIONS"]["pool"]["max_size"] to at least 2.',
             id="runlease.W003",
         )
+
+
+@register(Tags.database)
+def check_triggers(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """W005, in those of *databases* that answer."""
+    return [message for alias in databases or () for message in _trigger_messages(alias)]
+
+
+def _trigger_messages(alias: str) -> list[CheckMessage]:
+    if connections[alias].vendor != "postgresql":
+        return []
+    try:
+        found = list(triggers.faults(connections[alias]))
+    except (DatabaseError, InterfaceError):
+        return []
+    return [
+        Warning(
+            f"in the database {alias!r}, {fault.what}: writes outside of a fence may get through",
+            hint="Put it back as in the SQL that `manage.py sqlmigrate "
+            f"{fault.app_label} {fault.migration}` shows.",
+            id="runlease.W005",
+        )
+        for fault in found
+    ]
 
 
 # -- the jobs

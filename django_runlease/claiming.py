@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
-
-from asgiref.sync import sync_to_async
-from django.db import Error
+from typing import TypedDict, Unpack
 
 from . import clock, log, store
 from .conf import conf
-from .exceptions import Declined, LeaseDeclined, LeaseLost
-from .held import HeldLease, closing_for
+from .exceptions import Declined
+from .held import HeldLease
 from .store import Claimed, ClaimRequest, Refusal
-from .terms import Duration, Terms, declared, duration, given, resolve
+from .terms import Duration, Terms, declared, named_duration, resolve
 from .text import check_name
-
-Params = ParamSpec("Params")
-Returned = TypeVar("Returned")
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
@@ -79,14 +69,14 @@ class Claim:
     @classmethod
     def from_options(cls, name: str, options: Options) -> Claim:
         """Raises TypeError for an unknown option, ValueError for a bad one."""
-        _refuse_unknown(options)
+        refuse_unknown(options)
         check_name(name)
         terms = resolve(options, declared(name), renewed=options.get("heartbeat", True))
         wait = options.get("wait")
         return cls(
             name=name,
             terms=terms,
-            wait=0.0 if wait is None else duration(wait).total_seconds(),
+            wait=0.0 if wait is None else named_duration("wait", wait).total_seconds(),
             tick=options.get("tick"),
             heartbeat=options.get("heartbeat", True),
             using=options.get("using"),
@@ -190,144 +180,7 @@ def claim(name: str, **options: Unpack[Options]) -> HeldLease | Declined:
     return Claim.from_options(name, options).run()
 
 
-def lease(name: str, **options: Unpack[Options]) -> _LeaseContext:
-    """A lease for the length of a ``with`` or ``async with`` block.
-
-    Raises LeaseDeclined on entry if somebody else holds it, LeaseLost on exit if it was lost, and
-    what :func:`claim` raises. An exception of the block goes to the history and is never masked.
-    """
-    return _LeaseContext(Claim.from_options(name, options))
-
-
-class _LeaseContext:
-    def __init__(self, claim: Claim) -> None:
-        self._claim = claim
-
-    def __enter__(self) -> HeldLease:
-        self._block = HeldBlock(self._granted(self._claim.run()))
-        return self._block.__enter__()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._block.__exit__(kind, error, trace)
-
-    async def __aenter__(self) -> HeldLease:
-        self._block = HeldBlock(self._granted(await _run_async(self._claim)))
-        return await self._block.__aenter__()
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._block.__aexit__(kind, error, trace)
-
-    def _granted(self, result: HeldLease | Declined) -> HeldLease:
-        if isinstance(result, Declined):
-            raise LeaseDeclined(self._claim.name, result)
-        return result
-
-
-class HeldBlock:
-    """The block in which a lease is held: ``current_lease()`` within, released at its end."""
-
-    def __init__(self, held: HeldLease) -> None:
-        self._held = held
-        self._current = held.current()
-
-    def __enter__(self) -> HeldLease:
-        self._current.__enter__()
-        return self._held
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._current.__exit__(None, None, None)
-        self._end(error)
-
-    async def __aenter__(self) -> HeldLease:
-        return self.__enter__()
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._current.__exit__(None, None, None)
-        await _in_thread(partial(self._end, error))
-
-    def _end(self, error: BaseException | None) -> None:
-        held = self._held
-        try:
-            held.end(closing_for(error))
-        except Error as problem:
-            if error is None:
-                raise
-            error.add_note(f"and the lease {held.name!r} could not be released: {problem}")
-        if error is None and held.lost.is_set():
-            raise LeaseLost(held.name, f"the lease was lost: {held.loss}")
-
-
-async def _run_async(claim: Claim) -> HeldLease | Declined:
-    attempts = await _in_thread(claim.start)
-    while (result := await _in_thread(attempts.once, undo=_take_back)) is None:
-        await asyncio.sleep(attempts.pause())
-    return result
-
-
-def _take_back(result: HeldLease | Declined | None) -> None:
-    if isinstance(result, HeldLease):
-        result.end(closing_for(asyncio.CancelledError()))
-
-
-async def _in_thread(
-    work: Callable[[], Returned], *, undo: Callable[[Returned], object] | None = None
-) -> Returned:
-    """Await *work* in a thread. Cancelling the task waits for it, and then calls *undo*."""
-    task = asyncio.ensure_future(sync_to_async(work)())
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        result = await task
-        if undo:
-            await sync_to_async(undo)(result)
-        raise
-
-
-def leased(
-    name: str, *, on_declined: Literal["skip", "raise"] = "skip", **options: Unpack[Options]
-) -> Callable[[Callable[Params, Returned]], Callable[Params, Returned]]:
-    """Run each call of the decorated function, plain or async, under the lease *name*.
-
-    When the claim is declined, the call returns None (``"skip"``) or raises LeaseDeclined
-    (``"raise"``). Inside, ``current_lease()`` is the lease. Raises what :func:`lease` raises.
-    """
-    if on_declined not in ("skip", "raise"):
-        raise ValueError(f'on_declined: {on_declined!r} is neither "skip" nor "raise"')
-    _refuse_unknown(options)
-    check_name(name)
-    # The other terms come from the settings, which a decorator must not read on import.
-    given(options)
-
-    def entered(result: HeldLease | Declined) -> HeldBlock | None:
-        if isinstance(result, HeldLease):
-            return HeldBlock(result)
-        if on_declined == "raise":
-            raise LeaseDeclined(name, result)
-        return None
-
-    def decorate(function: Callable[Params, Any]) -> Callable[Params, Any]:
-        @functools.wraps(function)
-        def call(*args: Params.args, **kwargs: Params.kwargs) -> Any:
-            block = entered(Claim.from_options(name, options).run())
-            if block is None:
-                return None
-            with block:
-                return function(*args, **kwargs)
-
-        @functools.wraps(function)
-        async def call_async(*args: Params.args, **kwargs: Params.kwargs) -> Any:
-            block = entered(await _run_async(Claim.from_options(name, options)))
-            if block is None:
-                return None
-            async with block:
-                return await function(*args, **kwargs)
-
-        return call_async if inspect.iscoroutinefunction(function) else call
-
-    return decorate
-
-
-def _refuse_unknown(options: Options) -> None:
+def refuse_unknown(options: Options) -> None:
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
         known = ", ".join(Options.__annotations__)
         raise TypeError(f"unknown option {unknown[0]!r}: the options are {known}")

@@ -6,6 +6,7 @@ reason may hold what somebody else wrote, and must not steer the terminal.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from django.core.management.color import Style
 
-from .models import Outcome, State
+from .models import EffectState, Outcome, State
 from .store import Broken
 from .terms import short
 from .text import printable
@@ -38,6 +39,12 @@ _ROLES = {
     Outcome.TIMED_OUT: "ERROR",
     Outcome.STALLED: "ERROR",
     Outcome.ABANDONED: "ERROR",
+}
+
+_EFFECT_ROLES = {
+    EffectState.STARTED: "ERROR",
+    EffectState.CONFIRMED: "SUCCESS",
+    EffectState.FAILED: "WARNING",
 }
 
 
@@ -288,6 +295,38 @@ def _by_and_reason(run: Row) -> tuple[str, str]:
         by = run["host"]
         reason += f" by {run['holder']}" if run["holder"] and reason == "held" else ""
     return printable(by), printable(reason)
+
+
+# -- external effects
+
+
+def effect_table(effects: Iterable[Row], style: Style, room: int = WIDTH) -> str:
+    """One line for each external action: when it was begun, of which lease, what it is, what is
+    known of it, after how many attempts, and what it gave or why it failed."""
+    columns = [
+        Column(title="BEGUN (UTC)"),
+        Column(title="NAME", cut=cut_middle),
+        Column(title="EFFECT", cut=cut_middle),
+        Column(title="STATE"),
+        Column(title="ATTEMPTS", right=True),
+        Column(title="RESULT", cut=cut_end),
+    ]
+    rows = [
+        [
+            Cell(effect["started_at"][5:19].replace("T", " ")),
+            Cell(printable(effect["lease_name"])),
+            Cell(printable(" ".join([effect["kind"], *map(_as_text, effect["key"])]))),
+            Cell(printable(effect["state"]), _EFFECT_ROLES.get(effect["state"], "")),
+            Cell(str(effect["attempts"])),
+            Cell(printable(effect["reason"] or _as_text(effect["result"], none=""))),
+        ]
+        for effect in effects
+    ]
+    return table(columns, rows, style, room)
+
+
+def _as_text(value: Any, none: str = "null") -> str:
+    return none if value is None else json.dumps(value, ensure_ascii=False)
 
 
 # -- what an operator did, or is about to do

@@ -9,20 +9,22 @@ person has reconciled it.
 from __future__ import annotations
 
 import json
+import unicodedata
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import Q
 
 from . import store
 from .clock import Now
 from .exceptions import RunLeaseError
 from .fencing import Lease, fenced
 from .models import Effect, EffectState
-from .text import check_name, storable
+from .store.connection import lease_transaction
+from .text import storable
 
 KIND_LENGTH = 100
 KEY_LENGTH = 1_000
@@ -37,21 +39,35 @@ class PendingEffect:
         """The idempotency key to send: the same for every attempt and every holder."""
         self.generation: int = row.generation
         """The generation of this attempt, which can go along as a fencing number."""
+        self.attempt: int = row.attempts
+        """Which attempt this is, from 1 on; for a confirmed effect, which one was confirmed."""
         self.confirmed = confirmed
         """It was done before, and :attr:`result` is what it gave: do nothing."""
         self.uncertain = uncertain
         """An earlier attempt never confirmed: it may have been done, so reconcile first."""
-        self.result: Any = row.result
-        """What to keep of the answer: anything that goes into JSON. Set it before the end."""
-        self._failure: str | None = None
-
-    def failed(self, reason: str = "") -> None:
-        """Say that the action was surely not done, so that the next attempt is a first one."""
-        self._failure = reason
+        self.failure: str | None = None
+        """The reason given to :meth:`failed`, which has not been called while this is None."""
+        self._result: Any = row.result
 
     @property
-    def failure(self) -> str | None:
-        return self._failure
+    def result(self) -> Any:
+        """What to keep of the answer: text, numbers, None, lists and dicts. Set it in the block.
+
+        Raises ValueError, at the assignment, for what PostgreSQL cannot keep as JSON.
+        """
+        return self._result
+
+    @result.setter
+    def result(self, value: object) -> None:
+        result = json.loads(_as_json(value, "an effect's result"))
+        if any(storable(text) != text for text in _texts(result)):
+            raise ValueError("an effect's result has neither NUL nor lone surrogates in its text")
+        self._result = result
+
+    def failed(self, reason: str = "") -> None:
+        """Say that the action was surely not done, in this attempt or an earlier one, so that the
+        next attempt is like a first one."""
+        self.failure = reason
 
 
 @contextmanager
@@ -62,7 +78,7 @@ def effect(lease: Lease, kind: str, key: tuple[object, ...]) -> Iterator[Pending
     where the lease is lost, before or after; ValueError for a kind or key that cannot be kept;
     RunLeaseError within an open transaction, which would take the intention back.
     """
-    what = {"lease_name": lease.name, "kind": _check_kind(kind), "key": _as_json(key)}
+    what = {"lease_name": lease.name, "kind": _check_kind(kind), "key": _check_key(key)}
     _refuse_open_transaction(lease.alias)
     pending = _begin(lease, what)
     try:
@@ -76,7 +92,7 @@ def effect(lease: Lease, kind: str, key: tuple[object, ...]) -> Iterator[Pending
 
 
 def _begin(lease: Lease, what: dict[str, str]) -> PendingEffect:
-    with fenced(lease):
+    with lease_transaction(lease.alias), fenced(lease):
         rows = Effect.objects.using(lease.alias)
         first = Effect(
             **what,
@@ -91,10 +107,11 @@ def _begin(lease: Lease, what: dict[str, str]) -> PendingEffect:
         uncertain = row.state == EffectState.STARTED
         if not confirmed:
             row.generation = lease.generation
+            row.attempts += 1
             rows.filter(pk=row.pk).update(
                 state=EffectState.STARTED,
-                generation=lease.generation,
-                attempts=F("attempts") + 1,
+                generation=row.generation,
+                attempts=row.attempts,
                 reason="",
                 started_at=Now(),
                 finished_at=None,
@@ -103,35 +120,63 @@ def _begin(lease: Lease, what: dict[str, str]) -> PendingEffect:
 
 
 def _finish(lease: Lease, what: dict[str, str], pending: PendingEffect) -> None:
-    failed = pending.failure is not None
-    with fenced(lease):
-        Effect.objects.using(lease.alias).filter(**what, state=EffectState.STARTED).update(
-            state=EffectState.FAILED if failed else EffectState.CONFIRMED,
-            result=None if failed else pending.result,
-            reason=storable(pending.failure or ""),
-            finished_at=Now(),
-        )
+    unconfirmed = ~Q(state=EffectState.CONFIRMED)
+    with lease_transaction(lease.alias), fenced(lease):
+        rows = Effect.objects.using(lease.alias).filter(unconfirmed, **what)
+        if pending.failure is None:
+            rows.update(
+                state=EffectState.CONFIRMED, result=pending.result, reason="", finished_at=Now()
+            )
+        else:
+            # Not over the head of a later attempt, which another thread may be making.
+            rows.filter(attempts=pending.attempt).update(
+                state=EffectState.FAILED, reason=storable(pending.failure), finished_at=Now()
+            )
 
 
-def _check_kind(kind: str) -> str:
-    check_name(kind)
-    if len(kind) > KIND_LENGTH:
-        raise ValueError(f"an effect's kind has at most {KIND_LENGTH} characters: {kind[:40]!r}…")
-    return kind
+def _check_kind(kind: object) -> str:
+    if (
+        isinstance(kind, str)
+        and 1 <= len(kind) <= KIND_LENGTH
+        and kind.isprintable()
+        and kind == kind.strip() == unicodedata.normalize("NFC", kind)
+    ):
+        return kind
+    raise ValueError(
+        f"an effect's kind is a string of 1 to {KIND_LENGTH} printable characters in Unicode form "
+        f"NFC, without space at either end, which {str(kind)[:40]!r} is not"
+    )
 
 
-def _as_json(key: tuple[object, ...]) -> str:
-    try:
-        text = json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"an effect's key is of text, numbers, None, lists and dicts: {error}"
-        ) from None
+def _check_key(key: tuple[object, ...]) -> str:
+    text = _as_json(key, "an effect's key")
     if len(text) > KEY_LENGTH:
         raise ValueError(
             f"an effect's key has at most {KEY_LENGTH} characters as JSON: {text[:40]}…"
         )
     return text
+
+
+def _as_json(value: object, what: str) -> str:
+    try:
+        if not all(isinstance(text, str) for text in _texts(value)):
+            raise TypeError("a dict's keys are text")
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{what} is of text, numbers, None, lists and dicts: {error}") from None
+
+
+def _texts(value: object) -> Iterator[Any]:
+    """All texts in *value*, and the keys of its dicts: JSON would turn a key 1 into "1"."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def _refuse_open_transaction(alias: str) -> None:

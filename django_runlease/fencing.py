@@ -16,41 +16,62 @@ from . import store
 from .exceptions import LeaseLost, RunLeaseError
 from .models import FenceMark, RunLease
 from .terms import Duration, duration
+from .text import check_name
 
-# FOR KEY SHARE lets renewals and other fences of this holder pass, and keeps claim, break and
-# release (which change the uniquely indexed token) out until the caller's transaction ends. The
-# settings are the transaction's own; lock_timeout, which would outlive a savepoint, is put back.
-_FENCE = """
-    WITH old AS MATERIALIZED (
+# Settings of the transaction: which leases are fenced, for RequireFence, and how long its client
+# may be silent. A fence within one of the same lease leaves that time alone, unless asked.
+_OLD = """
+    old AS MATERIALIZED (
         SELECT current_setting('lock_timeout') AS lock_timeout,
                current_setting('idle_in_transaction_session_timeout')::interval AS idle,
                coalesce(current_setting('runlease.fence', true), '') AS fences
-    ), bound AS MATERIALIZED (
+    )
+"""
+_SET = """
+    CASE WHEN %(token)s::text <> ALL (string_to_array(old.fences, ' '))
+         THEN set_config('runlease.fence', trim(old.fences || ' ' || %(token)s::text), true)
+    END,
+    CASE WHEN %(idle)s::float8 IS NOT NULL
+           OR (%(token)s::text <> ALL (string_to_array(old.fences, ' '))
+               AND (old.idle = interval '0' OR old.idle > fenced.ttl))
+         THEN set_config(
+             'idle_in_transaction_session_timeout',
+             least(2147483647, ceil(
+                 1000 * coalesce(%(idle)s::float8, extract(epoch FROM fenced.ttl)::float8)
+             ))::bigint::text, true)
+    END
+"""
+
+# FOR KEY SHARE lets renewals and other fences of this holder pass, and keeps claim, break and
+# release (which change the uniquely indexed token) out until the caller's transaction ends.
+# lock_timeout, which would outlive a savepoint, is put back.
+_FENCE = """
+    WITH {old}, bound AS MATERIALIZED (
         SELECT set_config('lock_timeout', '{lock_timeout}', true) FROM old
     ), locked AS MATERIALIZED (
         SELECT lease.ttl FROM bound, {table} lease
          WHERE lease.name = %(name)s AND lease.token = %(token)s
            FOR KEY SHARE OF lease
-    ), wanted AS MATERIALIZED (
-        SELECT count(*) AS held,
-               coalesce(make_interval(secs => %(idle)s), max(ttl)) AS idle
-          FROM locked
+    ), fenced AS MATERIALIZED (
+        SELECT count(*) AS leases, max(ttl) AS ttl FROM locked
     )
-    SELECT wanted.held,
-           set_config('lock_timeout', old.lock_timeout, true),
-           set_config('runlease.fence', trim(old.fences || ' ' || %(token)s::text), true),
-           CASE WHEN old.idle = interval '0' OR old.idle > wanted.idle
-                THEN set_config('idle_in_transaction_session_timeout',
-                                ceil(extract(epoch FROM wanted.idle) * 1000)::bigint::text, true)
-           END
-      FROM old, wanted
+    SELECT fenced.leases, set_config('lock_timeout', old.lock_timeout, true), {set}
+      FROM old, fenced
+"""
+_FENCE_ELSEWHERE = """
+    WITH {old}, fenced AS (SELECT %(ttl)s::interval AS ttl) SELECT {set} FROM old, fenced
+"""
+
+_SETTINGS = """
+    SELECT name, coalesce(current_setting(name, true), '')
+      FROM unnest(ARRAY['runlease.fence', 'idle_in_transaction_session_timeout']) AS name
 """
 
 _DATABASE = """
     SELECT pg_postmaster_start_time(), oid FROM pg_database WHERE datname = current_database()
 """
 
-_MARK = "SELECT generation, token FROM {table} WHERE lease_name = %s FOR SHARE"
+_MARK = "SELECT generation, token FROM {table} WHERE lease_name = %s"
 _RAISE_MARK = """
     INSERT INTO {table} AS mark (lease_name, generation, token) VALUES (%s, %s, %s)
     ON CONFLICT (lease_name) DO UPDATE
@@ -81,8 +102,9 @@ def fenced(
 
     *using* is the database of the caller's data. Where that is not the lease's, its ``FenceMark``
     is raised: a holder is refused there once a newer one has fenced there. The server ends the
-    transaction of a client that is silent in it for *idle*, else for the ttl, because a frozen one
-    would keep claims and breaks out for ever.
+    connection of a client that is silent in the transaction for *idle*, else for the ttl, because
+    a frozen one would keep claims and breaks out for ever; its next statement raises Django's
+    DatabaseError, and nothing is written.
 
     Raises LeaseLost, before the block runs, if the lease is no longer ours; the block's writes are
     rolled back together with the transaction around it.
@@ -90,12 +112,42 @@ def fenced(
     alias = using or lease.alias
     elsewhere = alias != lease.alias and not _is_one_database(alias, lease.alias)
     seconds = None if idle is None else duration(idle).total_seconds()
-    with transaction.atomic(using=alias):
-        if elsewhere:
-            _raise_mark(lease, alias)
-        else:
-            _lock(lease, alias, seconds)
+    if elsewhere and not store.is_in_transaction(alias):
+        # Committed at once, so that blocks side by side do not wait for the first one's end.
+        _raise_mark(lease, alias)
+    with _as_committed(alias), transaction.atomic(using=alias):
+        with _told_from_conflict(lease):
+            if elsewhere:
+                _lock_mark(lease, alias, seconds)
+            else:
+                _lock(lease, alias, seconds)
         yield
+
+
+@contextmanager
+def _as_committed(alias: str) -> Iterator[None]:
+    """End the fence's settings with its block in a TestCase, whose transaction goes on."""
+    if not store.in_test(alias) or store.is_in_transaction(alias):
+        yield
+        return
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_SETTINGS)
+        settings = dict(cursor.fetchall())
+        yield
+        for setting in settings.items():
+            cursor.execute("SELECT set_config(%s, %s, true)", setting)
+
+
+@contextmanager
+def _told_from_conflict(lease: Lease) -> Iterator[None]:
+    """Raise LeaseLost for a serialization failure that a takeover has brought about."""
+    try:
+        yield
+    except OperationalError as error:
+        # A snapshot older than the row: after a takeover, but after a renewal just as well.
+        if store.sqlstate(error) == "40001" and not _is_ours_now(lease):
+            raise _lost(lease) from error
+        raise
 
 
 def _lock(lease: Lease, alias: str, idle: float | None) -> None:
@@ -103,33 +155,38 @@ def _lock(lease: Lease, alias: str, idle: float | None) -> None:
     statement = _FENCE.format(
         table=connection.ops.quote_name(RunLease._meta.db_table),
         lock_timeout=store.LOCK_TIMEOUT_MS,
+        old=_OLD,
+        set=_SET,
     )
     values: dict[str, Any] = {"name": lease.name, "token": lease.token, "idle": idle}
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(statement, values)
-            held, *_ = cursor.fetchone()
-    except OperationalError as error:
-        # A snapshot older than the row: after a takeover, but after a renewal just as well.
-        if store.sqlstate(error) == "40001" and not _is_ours_now(lease):
-            raise _lost(lease) from error
-        raise
-    if not held:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        if not cursor.fetchone()[0]:
+            raise _lost(lease)
+
+
+def _lock_mark(lease: Lease, alias: str, idle: float | None) -> None:
+    _raise_mark(lease, alias, lock=" FOR SHARE")
+    # After the mark is locked: a newer holder waits for it before it writes there.
+    ours = RunLease.objects.using(lease.alias).filter(name=lease.name, token=lease.token)
+    ttl = ours.values_list("ttl").first()
+    if ttl is None:
         raise _lost(lease)
+    values: dict[str, Any] = {"token": lease.token, "ttl": ttl[0], "idle": idle}
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_FENCE_ELSEWHERE.format(old=_OLD, set=_SET), values)
 
 
-def _raise_mark(lease: Lease, alias: str) -> None:
+def _raise_mark(lease: Lease, alias: str, lock: str = "") -> None:
     connection = connections[alias]
     table = connection.ops.quote_name(FenceMark._meta.db_table)
     with connection.cursor() as cursor:
-        cursor.execute(_MARK.format(table=table), [lease.name])
+        cursor.execute(_MARK.format(table=table) + lock, [lease.name])
         if cursor.fetchone() != (lease.generation, lease.token):
             ours: list[Any] = [lease.name, lease.generation, lease.token]
             cursor.execute(_RAISE_MARK.format(table=table), ours)
             if not cursor.rowcount:
                 raise _lost(lease)
-    if not store.is_ours(lease.name, lease.token, lease.alias):
-        raise _lost(lease)
 
 
 def _is_one_database(alias: str, other: str) -> bool:
@@ -194,6 +251,7 @@ def inherited_lease(*, using: str | None = None) -> InheritedLease:
         name, token, generation = (
             os.environ[f"RUNLEASE_{word}"] for word in ("NAME", "TOKEN", "GENERATION")
         )
+        check_name(name)
         number, uuid = int(generation), UUID(token)
     except (KeyError, ValueError):
         raise RunLeaseError(

@@ -6,7 +6,6 @@ runner is frozen)::
 
     group 4711          the process group to kill
     until 12345.678     kill it then, in seconds of the local clock
-    done                end without killing
 
 ``guard.py gate FD PROGRAM ARG…`` waits for a byte on the descriptor and then becomes the program;
 at end-of-file it ends. So a program does not start before its group is known.
@@ -35,8 +34,6 @@ def guard() -> None:
         *lines, rest = (rest + received).split(b"\n")
         for line in lines:
             word, _, value = line.decode().partition(" ")
-            if word == "done":
-                return
             if word == "group":
                 group = int(value)
             if word == "until":
@@ -57,12 +54,22 @@ def gate(descriptor: int, program: list[str]) -> None:
     # Python ignores these two, and a program would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    if _has_terminal():
+        # Suspended, it would keep the lease and the terminal from everybody.
+        signal.signal(signal.SIGTSTP, signal.SIG_IGN)
     try:
         os.execvp(program[0], program)  # noqa: S606
     except OSError as error:
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         sys.stderr.write(f"{program[0]}: {error.strerror}\n")
         sys.exit(NOT_FOUND if missing else NOT_EXECUTABLE)
+
+
+def _has_terminal() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

@@ -100,14 +100,18 @@ class HeldLease:
 
     def remaining(self) -> float:
         """Seconds for which the lease can still be trusted without asking; 0 if it cannot."""
-        return 0.0 if self.lost.is_set() else max(0.0, self.trusted_until - clock.local())
+        if self._ended or self.lost.is_set():
+            return 0.0
+        return max(0.0, self.trusted_until - clock.local())
 
     def check(self, at_least: Duration | None = None) -> None:
         """Return if the lease is held, for another *at_least* if given. Asks no database.
 
         Raises LeaseLost once it is no longer ours, or too little trusted time is left; JobTimeout
-        when the job has outrun its ``timeout`` or ``stall_after``.
+        when the job has outrun its ``timeout`` or ``stall_after``; RunLeaseError once released.
         """
+        if not self.lost.is_set():
+            self._refuse_if_ended()
         self.raise_if_lost()
         if at_least is not None and self.remaining() < duration(at_least).total_seconds():
             raise LeaseLost(
@@ -158,6 +162,7 @@ class HeldLease:
         Raises LeaseLost if it is no longer ours or has expired, and Django's database errors.
         """
         self._refuse_if_ended()
+        self.raise_if_lost()
         sent = clock.local()
         if loss := store.renew(self._claimed, self.ttl, self._progress):
             self.lose(loss)
@@ -281,11 +286,14 @@ class HeldLease:
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make this what ``current_lease()`` returns in the block."""
-        token = _current.set(self)
+        outer = _current.get()
+        _current.set(self)
         try:
             yield
         finally:
-            _current.reset(token)
+            # Not reset(), which refuses a block that ends in another context than it began in.
+            if _current.get() is self:
+                _current.set(outer)
 
 
 def closing_for(error: BaseException | None) -> Closing:

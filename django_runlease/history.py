@@ -14,7 +14,7 @@ from typing import Any
 from django.db.models import DateTimeField, DurationField, Field, Model, QuerySet
 
 from .clock import Epoch, Now, utc
-from .models import Run, RunLease
+from .models import Effect, EffectState, Run, RunLease
 
 Row = dict[str, Any]
 
@@ -51,15 +51,44 @@ def runs(alias: str, name: str | None = None, *, limit: int = RUNS_SHOWN) -> lis
     The newest comes first. Each has its fields and ``duration``, in seconds; up to now for one
     that is running. Raises ValueError for a limit that is not a positive whole number.
     """
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise ValueError(f"limit: {limit!r} is not a positive whole number, such as {RUNS_SHOWN}")
-    limit = min(limit, LARGEST_LIMIT)
+    limit = _checked(limit)
     found = Run.objects.using(alias)
     if name is not None:
         found = found.filter(lease_name=name)
     else:
         found = found.filter(pk__in=_newest_keys(alias, limit))
     return [_finish_run(row) for row in _read(found.newest_first()[:limit])]
+
+
+def effects(
+    alias: str, name: str | None = None, *, uncertain: bool = False, limit: int = RUNS_SHOWN
+) -> list[Row]:
+    """The *limit* newest external actions, of all leases or of *name*, in one query.
+
+    With *uncertain*, only those that were begun and not confirmed: what somebody has to look at,
+    unless their job is still at it. The one first begun last comes first. ``key`` is as it was
+    given. Raises ValueError for a limit that is not a positive whole number.
+    """
+    limit = _checked(limit)
+    found = Effect.objects.using(alias)
+    if name is not None:
+        found = found.filter(lease_name=name)
+    if uncertain:
+        found = found.filter(state=EffectState.STARTED)
+    return [_finish_effect(row) for row in _read(found.order_by("-pk")[:limit])]
+
+
+def _finish_effect(row: Row) -> Row:
+    del row["now"]
+    row["key"] = json.loads(row["key"])
+    row["idempotency_key"] = str(row["idempotency_key"])
+    return _with_iso(row, Effect)
+
+
+def _checked(limit: int) -> int:
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ValueError(f"limit: {limit!r} is not a positive whole number, such as {RUNS_SHOWN}")
+    return min(limit, LARGEST_LIMIT)
 
 
 def _newest_keys(alias: str, limit: int) -> list[int]:

@@ -34,6 +34,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.cause: BaseException | None = None
         self.possible = threading.current_thread() is threading.main_thread()
+        self._pid = os.getpid()
         self._signalled = False
         self._allowed = False
         self._raised = False
@@ -68,8 +69,9 @@ class Interrupts:
         self._raise_if_allowed()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._signalled:
-            # The second signal ends at once.
+        if self._signalled or os.getpid() != self._pid:
+            # The second signal ends at once; so does one to a forked child, which must not unwind
+            # what is its parent's.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self._signalled = True

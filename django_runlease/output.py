@@ -55,7 +55,7 @@ def quiet(*, until_failure: bool) -> Iterator[Quiet]:
     state = Quiet()
     with ExitStack() as stack:
         if until_failure:
-            for stream in (sys.stdout, sys.stderr):
+            for stream in _open_streams():
                 state.keep_back(stream, stack)
         try:
             yield state
@@ -63,19 +63,24 @@ def quiet(*, until_failure: bool) -> Iterator[Quiet]:
             state.keep = True
             raise
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in _open_streams():
+                stream.flush()
             if state.keep:
                 state.show()
             else:
                 state.drop()
 
 
+def _open_streams() -> list[Any]:
+    # Python has None where a process began without the stream.
+    return [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+
+
 @contextmanager
 def aside(*, wanted: bool) -> Iterator[None]:
     """Within the block, what is printed on standard output goes to standard error, so that the
     former has nothing but what is printed after it. Where it is not *wanted*, nothing changes."""
-    if not wanted:
+    if not wanted or len(_open_streams()) < 2:
         yield
         return
     sys.stdout.flush()

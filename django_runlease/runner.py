@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError, InterfaceError
 
-from . import store
+from . import clock, store
 from .claiming import Claim
 from .exceptions import Declined, JobTimeout, LeaseLost, RunLeaseError, Stopped
 from .held import HeldLease, closing_for
@@ -25,15 +27,12 @@ from .models import Outcome
 from .store import Closing
 from .supervisor import Program, ProgramFailed
 from .text import one_line, summary
-from .watch import Watch, backstop
+from .watch import Watch, backstop, last_words
 
 FAILED, USAGE, UNAVAILABLE, LOST, CONFLICT, TIMED_OUT = 1, 2, 69, 70, 75, 124
 
 SLACK = 1.0
 """Seconds beyond its grace before a job, or the supervisor of a program, is not waited for."""
-
-LAST_WORDS = 2.0
-"""Seconds that a process which is ended hard has for writing down how its run ended."""
 
 
 class Unavailable(Exception):
@@ -93,15 +92,27 @@ def run(
         return execution.run(grace=grace, own_process=own_process)
 
 
+def preview(claim: Claim) -> Declined | None:
+    """What *claim* would be declined for at this moment. Raises as :func:`run` does."""
+    with _asking():
+        return claim.preview()
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    try:
+        yield
+    except (DatabaseError, InterfaceError) as error:
+        raise Unavailable(store.explain(error)) from error
+
+
 def _claim(claim: Claim, interrupts: Interrupts) -> HeldLease | Declined:
     def sleep(seconds: float) -> None:
         with interrupts.allowed():
             time.sleep(seconds)
 
-    try:
+    with _asking():
         return claim.run(sleep)
-    except (DatabaseError, InterfaceError) as error:
-        raise Unavailable(store.explain(error)) from error
 
 
 class _Execution:
@@ -191,14 +202,23 @@ class _Execution:
         """End this process, in the watch's thread, because the job does not."""
         if self._program is not None:
             self._program.kill()
-        self._before_exit()
         closing = replace(_closing(cause), output=self._output())
         code = closing.exit_code or FAILED
         line = f"{self._held.name}: {closing.reason}; the process is ended; the job: {self._result}"
-        os.write(2, line.encode("utf-8", "replace") + b"\n")
-        told = threading.Thread(target=self._held.close_run, args=[closing], daemon=True)
-        told.start()
-        told.join(LAST_WORDS)
+
+        def say() -> None:
+            self._before_exit()
+            if sys.__stderr__ is not None:
+                os.write(2, line.encode("utf-8", "replace") + b"\n")
+
+        # Neither a frozen database nor a full pipe may keep it from its end.
+        words: list[Callable[[], None]] = [say, partial(self._held.close_run, closing)]
+        threads = [threading.Thread(target=word, daemon=True) for word in words]
+        for thread in threads:
+            thread.start()
+        end = clock.local() + last_words(self._held)
+        for thread in threads:
+            thread.join(max(end - clock.local(), 0.0))
         os._exit(code)
 
 

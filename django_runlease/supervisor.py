@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from . import clock
+from . import clock, log
 from .held import HeldLease
 from .holder import is_empty
 from .interrupts import Interrupts
@@ -25,7 +28,7 @@ FORWARDED = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 POLL = 0.02
 CHUNK = 65_536
 LAST_OUTPUT = 0.5
-"""Seconds without a word after which a pipe that a daemon keeps open is given up."""
+"""Seconds after which the end of a program is noticed where a daemon keeps its output open."""
 
 
 class ProgramFailed(Exception):
@@ -33,11 +36,19 @@ class ProgramFailed(Exception):
 
     def __init__(self, returncode: int) -> None:
         if returncode < 0:
-            self.detail = f"killed by {signal.Signals(-returncode).name}"
+            self.detail = f"killed by {_signal_name(-returncode)}"
         else:
             self.detail = f"exit code {returncode}"
         self.returncode = returncode if returncode >= 0 else 128 - returncode
         super().__init__(self.detail)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        # Most real-time signals have none.
+        return f"signal {number}"
 
 
 class Program:
@@ -76,28 +87,32 @@ class Program:
         """
         with ExitStack() as stack:
             stack.enter_context(self._guard)
-            process = stack.enter_context(self._started())
+            process, gate = stack.enter_context(self._behind_gate())
+            # All is ready before the program can take its first breath.
             stack.enter_context(_foreground(self._group))
             stack.enter_context(_forwarding(self._group))
+            self._guard.tell(group=self._group)
+            self._held.note_group(self._group)
             try:
                 with interrupts.allowed():
+                    gate.write(b"!")
                     _wait(process, interrupts)
             finally:
-                self._end_group(process, interrupts.cause)
+                self._end_group(process)
         if process.returncode:
             raise ProgramFailed(process.returncode)
 
     @contextmanager
-    def _started(self) -> Iterator[subprocess.Popen[bytes]]:
-        """The program behind its gate, which opens once guard and lease know its group."""
+    def _behind_gate(self) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+        """The process that becomes the program when a byte is written to the file."""
+        _occupy_standard_descriptors()
         waiting, go = os.pipe()
         command = [sys.executable, "-I", "-S", GUARD, "gate", str(waiting), *self._words]
-        held = self._held
         environment = {
             **os.environ,
-            "RUNLEASE_NAME": held.name,
-            "RUNLEASE_TOKEN": str(held.token),
-            "RUNLEASE_GENERATION": str(held.generation),
+            "RUNLEASE_NAME": self._held.name,
+            "RUNLEASE_TOKEN": str(self._held.token),
+            "RUNLEASE_GENERATION": str(self._held.generation),
         }
         with os.fdopen(go, "wb", buffering=0) as gate:
             try:
@@ -112,23 +127,19 @@ class Program:
             finally:
                 os.close(waiting)
             self._group = process.pid
-            with process, self._output.streaming(process, held):
+            with process, self._output.streaming(process, self._held):
                 try:
-                    self._guard.tell(group=self._group)
-                    held.note_group(self._group)
-                    gate.write(b"!")
-                    gate.close()
-                    yield process
+                    yield process, gate
                 finally:
                     # Before the pipes of a program that has not started are waited for.
                     if process.poll() is None:
                         self.kill()
 
-    def _end_group(self, process: subprocess.Popen[bytes], cause: BaseException | None) -> None:
+    def _end_group(self, process: subprocess.Popen[bytes]) -> None:
         """Stop whatever of the group still runs: SIGTERM, grace, SIGKILL."""
         if _is_dead(process, self._group):
             return
-        _send(self._group, signal.SIGINT if type(cause) is KeyboardInterrupt else signal.SIGTERM)
+        _send(self._group, signal.SIGTERM)
         # A stopped process does not take the first before the second.
         _send(self._group, signal.SIGCONT)
         deadline = clock.local() + self._grace
@@ -156,7 +167,8 @@ class Guard:
         with self._lock:
             process, self._process = self._process, None
             assert process is not None
-            process.communicate(b"done\n")
+            # The group has ended, so there is nothing left to guard.
+            _discard(process)
 
     def tell(self, **facts: float) -> None:
         """Send the process ``group``, or ``until`` when the lease can be trusted."""
@@ -165,28 +177,42 @@ class Guard:
             if self._process is None:
                 return
             try:
-                self._write(facts)
+                _write(self._process, facts)
             except BrokenPipeError:
-                # Somebody has killed it; the program must not go on without one.
-                self._process.wait()
-                self._start()
+                self._replace(self._process)
+
+    def _replace(self, killed: subprocess.Popen[bytes]) -> None:
+        """Somebody has killed it; the program must not go on without one."""
+        log.warning("the guard process was killed; another one is started")
+        try:
+            self._start()
+        except OSError as error:
+            log.warning("no guard process could be started: %s", error)
+        else:
+            _discard(killed)
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", GUARD, "guard"],
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._write(self._told)
+        _write(self._process, self._told)
 
-    def _write(self, facts: dict[str, float]) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        lines = "".join(f"{word} {value}\n" for word, value in facts.items())
-        self._process.stdin.write(lines.encode())
-        self._process.stdin.flush()
+
+def _write(guard: subprocess.Popen[bytes], facts: dict[str, float]) -> None:
+    assert guard.stdin is not None
+    guard.stdin.write("".join(f"{word} {value}\n" for word, value in facts.items()).encode())
+
+
+def _discard(guard: subprocess.Popen[bytes]) -> None:
+    guard.kill()
+    # Closes the pipe and waits.
+    with guard:
+        pass
 
 
 class Tail:
@@ -204,12 +230,15 @@ class Tail:
     @contextmanager
     def streaming(self, process: subprocess.Popen[bytes], held: HeldLease) -> Iterator[None]:
         """Pass on the output of *process* within the block; all of it has been at its end."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pumps = [
-            threading.Thread(target=self._pump, args=[source, target, held], daemon=True)
-            for source, target in ((process.stdout, 1), (process.stderr, 2))
-        ]
+        streams = ((process.stdout, sys.__stdout__, 1), (process.stderr, sys.__stderr__, 2))
+        pumps = []
+        for source, stream, descriptor in streams:
+            if stream is not None:
+                stream.flush()
+            # Closed when we began, the number may be another file's by now.
+            target = None if stream is None else descriptor
+            arguments = [source, target, held]
+            pumps.append(threading.Thread(target=self._pump, args=arguments, daemon=True))
         for pump in pumps:
             pump.start()
         try:
@@ -219,30 +248,51 @@ class Tail:
             for pump in pumps:
                 pump.join()
 
-    def _pump(self, source: IO[bytes], target: int, held: HeldLease) -> None:
-        while chunk := self._read(source):
-            held.touch()
-            with self._lock:
-                self._kept += chunk
-                del self._kept[:-TAIL_LENGTH]
-            try:
-                _write_all(target, chunk)
-            except OSError:
-                # Nobody reads us any more; let the program notice as if it wrote there itself.
-                break
-        source.close()
+    def _pump(self, source: IO[bytes], target: int | None, held: HeldLease) -> None:
+        with source:
+            for chunk in self._chunks(source.fileno()):
+                held.touch()
+                with self._lock:
+                    self._kept += chunk
+                    del self._kept[:-TAIL_LENGTH]
+                try:
+                    if target is not None:
+                        _write_all(target, chunk)
+                except OSError:
+                    # Nobody reads us any more; let the program notice as if it wrote there itself.
+                    break
 
-    def _read(self, source: IO[bytes]) -> bytes:
-        while not select.select([source], [], [], LAST_OUTPUT)[0]:
-            if self._ended.is_set():
-                return b""
-        return os.read(source.fileno(), CHUNK)
+    def _chunks(self, source: int) -> Iterator[bytes]:
+        """What the program prints, to the end of the file; or, where a daemon keeps that open, to
+        the end of the program."""
+        while not self._ended.is_set():
+            if select.select([source], [], [], LAST_OUTPUT)[0]:
+                chunk = os.read(source, CHUNK)
+                if not chunk:
+                    return
+                yield chunk
+        # Its group has ended: what it has printed is in the pipe, and no more will come.
+        (left,) = struct.unpack("i", fcntl.ioctl(source, termios.FIONREAD, bytes(4)))
+        while left:
+            chunk = os.read(source, min(left, CHUNK))
+            left -= len(chunk)
+            yield chunk
 
 
 def _write_all(target: int, chunk: bytes) -> None:
     view = memoryview(chunk)
     while view:
-        view = view[os.write(target, view) :]
+        try:
+            view = view[os.write(target, view) :]
+        except BlockingIOError:
+            select.select([], [target], [])
+
+
+def _occupy_standard_descriptors() -> None:
+    # Where we began without them, no pipe may get their numbers.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
 
 
 def _wait(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
@@ -255,7 +305,8 @@ def _wait(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
 
 
 def _send(group: int, number: int) -> None:
-    with suppress(ProcessLookupError):
+    # What runs as another user now can only be waited for.
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
@@ -296,7 +347,12 @@ def _forwarding(group: int) -> Iterator[None]:
 def _foreground(group: int) -> Iterator[None]:
     """On a terminal, let the program read it, as a shell would."""
     own = os.getpgrp()
-    if not os.isatty(0) or os.tcgetpgrp(0) != own:
+    try:
+        ours = os.tcgetpgrp(0) == own
+    except OSError:
+        # No terminal, or not the one of our session.
+        ours = False
+    if not ours:
         yield
         return
     _take_terminal(group)
@@ -310,6 +366,8 @@ def _take_terminal(group: int) -> None:
     # Asked from the background, the terminal would stop us.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
     try:
-        os.tcsetpgrp(0, group)
+        # It may have been hung up.
+        with suppress(OSError):
+            os.tcsetpgrp(0, group)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -157,7 +157,7 @@ def resolve(*layers: Mapping[str, object], renewed: bool = True) -> Terms:
     for layer in reversed(layers):
         values.update(given(layer))
     if "ttl" not in values:
-        values["ttl"] = _named_duration('RUNLEASE["TTL"]', conf.TTL)
+        values["ttl"] = named_duration('RUNLEASE["TTL"]', conf.TTL)
     if renewed and values["ttl"] < SHORTEST_RENEWABLE:
         raise ValueError(
             f"ttl: {short(values['ttl'])} is too short to be renewed in time: give it "
@@ -169,7 +169,7 @@ def resolve(*layers: Mapping[str, object], renewed: bool = True) -> Terms:
 def given(layer: Mapping[str, object]) -> dict[str, timedelta]:
     """The terms that *layer* sets, as lengths of time. Raises ValueError naming the bad one."""
     return {
-        term: _named_duration(term, layer[term])
+        term: named_duration(term, layer[term])
         for term in TERM_NAMES
         if layer.get(term) is not None
     }
@@ -198,7 +198,8 @@ def declaration(name: str) -> str:
     return f'RUNLEASE["JOBS"]["{name}"]'
 
 
-def _named_duration(term: str, value: object) -> timedelta:
+def named_duration(term: str, value: object) -> timedelta:
+    """As :func:`duration`; the error begins with the name of the *term*."""
     try:
         return duration(value)
     except ValueError as error:

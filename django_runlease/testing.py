@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from django.db import connections, transaction
+
 from . import clock, store
 from .exceptions import RunLeaseError
 from .held import HeldLease
@@ -59,6 +61,23 @@ def take_over_now(
     expire_now(held, using=using)
     name = held if isinstance(held, str) else held.name
     _claim(name, store.write_alias(using), ttl=ttl, holder=holder)
+
+
+@contextmanager
+def unfenced(lease: str, reason: str, *, using: str | None = None) -> Iterator[None]:
+    """A transaction that writes to the tables that require a fence of *lease*, without one.
+
+    For factories and fixtures. It leaves a Run behind, as ``runlease_bypass()`` does. *using* is
+    the database of the tables. Raises Django's DatabaseError where *reason* is empty.
+    """
+    alias = store.write_alias(using)
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute("SELECT coalesce(current_setting('runlease.bypass', true), '')")
+        (before,) = cursor.fetchone()
+        cursor.execute("SELECT runlease_bypass(%s, %s)", [lease, reason])
+        yield
+        # The transaction of a TestCase goes on.
+        cursor.execute("SELECT set_config('runlease.bypass', %s, true)", [before])
 
 
 def _claim(name: str, alias: str, *, ttl: Duration, holder: str) -> Claimed:

@@ -7,11 +7,17 @@ Both trust no setting: a token is looked up in the lease's row, a bypass in the 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations import DeleteModel, RenameModel, SeparateDatabaseAndState
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
+
+from .text import check_name
 
 _REQUIRE_BODY = """
 DECLARE
@@ -24,10 +30,21 @@ BEGIN
     IF FOUND THEN
         RETURN NULL;
     END IF;
+    -- A table in another database than the lease: what its fences there go by.
+    PERFORM 1 FROM runlease_fencemark
+      WHERE lease_name = wanted
+        AND token::text = ANY (string_to_array(current_setting('runlease.fence', true), ' '))
+        AND NOT EXISTS (SELECT FROM runlease_runlease WHERE name = wanted)
+        FOR SHARE;
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
+    -- The setting only says which run to look at; that the run is of this transaction lets through.
     PERFORM 1 FROM runlease_run
       WHERE lease_name = wanted AND trigger = 'bypass'
+        AND started_at >= transaction_timestamp()
         AND id::text = ANY (string_to_array(current_setting('runlease.bypass', true), ' '))
-        AND output = pg_current_xact_id()::text;
+        AND token = lpad(to_hex(pg_current_xact_id()::text::bigint), 32, '0')::uuid;
     IF FOUND THEN
         RETURN NULL;
     END IF;
@@ -45,11 +62,11 @@ BEGIN
     IF coalesce(trim(reason), '') = '' THEN
         RAISE EXCEPTION 'a bypass needs a reason' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    INSERT INTO runlease_run (lease_name, holder, host, trigger, started_at, finished_at, outcome,
-                              reason, error, output)
-    VALUES (lease, session_user, coalesce(host(inet_client_addr()), 'local'), 'bypass',
-            clock_timestamp(), clock_timestamp(), 'succeeded', reason, '',
-            pg_current_xact_id()::text)
+    INSERT INTO runlease_run (lease_name, token, holder, host, trigger, started_at, finished_at,
+                              outcome, reason, error, output)
+    VALUES (lease, lpad(to_hex(pg_current_xact_id()::text::bigint), 32, '0')::uuid, session_user,
+            coalesce(host(inet_client_addr()), 'local'), 'bypass', clock_timestamp(),
+            clock_timestamp(), 'succeeded', reason, '', '')
     RETURNING id INTO run;
     PERFORM set_config('runlease.bypass',
         trim(coalesce(current_setting('runlease.bypass', true), '') || ' ' || run), true);
@@ -76,6 +93,14 @@ DROP FUNCTION IF EXISTS runlease_bypass(text, text);
 """
 
 
+FUNCTIONS = {
+    "runlease_require_fence()": _REQUIRE_BODY,
+    "runlease_bypass(text,text)": _BYPASS_BODY,
+}
+MIGRATION = ("runlease", "0002_fencing")
+"""The migration that installs them."""
+
+
 class RequireFence(Operation):
     """A migration operation: *model_name*'s table takes writes only in a fence of *lease*.
 
@@ -90,6 +115,7 @@ class RequireFence(Operation):
     reduces_to_sql = True
 
     def __init__(self, model_name: str, lease: str) -> None:
+        check_name(lease)
         self.model_name = model_name
         self.lease = lease
 
@@ -110,7 +136,7 @@ class RequireFence(Operation):
     ) -> None:
         model = to_state.apps.get_model(app_label, self.model_name)
         if self.allow_migrate_model(schema_editor.connection.alias, model):
-            schema_editor.execute(self._create(schema_editor, model))
+            schema_editor.execute(self._create(schema_editor, model), None)
 
     def database_backwards(
         self,
@@ -122,12 +148,11 @@ class RequireFence(Operation):
         model = from_state.apps.get_model(app_label, self.model_name)
         if self.allow_migrate_model(schema_editor.connection.alias, model):
             table = schema_editor.quote_name(model._meta.db_table)
-            schema_editor.execute(f"DROP TRIGGER IF EXISTS {self.trigger} ON {table}")
+            schema_editor.execute(f"DROP TRIGGER IF EXISTS {self.trigger} ON {table}", None)
 
     def _create(self, schema_editor: Any, model: Any) -> str:
         table = schema_editor.quote_name(model._meta.db_table)
-        lease = "'" + self.lease.replace("'", "''") + "'"
-        # schema_editor.execute() without parameters leaves a % as it is.
+        lease = _literal(self.lease)
         return (
             f"CREATE TRIGGER {self.trigger} BEFORE INSERT OR UPDATE OR DELETE ON {table} "
             f"FOR EACH STATEMENT EXECUTE FUNCTION runlease_require_fence({lease})"
@@ -139,3 +164,112 @@ class RequireFence(Operation):
     @property
     def migration_name_fragment(self) -> str:
         return f"require_fence_{self.model_name.lower()}"
+
+
+def _literal(text: str) -> str:
+    """*text* as a string of SQL, whatever standard_conforming_strings says."""
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+# -- what is there, against what the migrations have asked for
+
+
+class Fault(NamedTuple):
+    """A trigger or function that is not as a migration has left it."""
+
+    what: str
+    app_label: str
+    migration: str
+
+
+def faults(connection: BaseDatabaseWrapper) -> Iterator[Fault]:
+    """The triggers and functions that are missing, disabled or changed in this database.
+
+    Asked for by the migrations applied to it. Raises Django's database errors.
+    """
+    loader = MigrationLoader(connection, ignore_no_migrations=True)
+    if MIGRATION not in loader.applied_migrations:
+        return
+    for signature, body in FUNCTIONS.items():
+        if state := _function_state(connection, signature, body):
+            yield Fault(f"the function {signature} is {state}", *MIGRATION)
+    for table, operation, node in _required(loader, connection.alias):
+        if state := _trigger_state(connection, table, operation):
+            what = f"the trigger {operation.trigger} of the table {table!r}, which requires a fence"
+            yield Fault(f"{what} of the lease {operation.lease!r}, is {state}", *node)
+
+
+def _function_state(connection: BaseDatabaseWrapper, signature: str, body: str) -> str | None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT prosrc, prosecdef, proconfig FROM pg_proc WHERE oid = to_regprocedure(%s)",
+            [signature],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        return "missing"
+    source, definer, config = row
+    fixed = any(each.startswith("search_path=") and "pg_temp" in each for each in config or ())
+    return None if (source, definer, fixed) == (body, True, True) else "changed"
+
+
+_BEFORE_STATEMENT = 2 | 4 | 8 | 16
+"""pg_trigger.tgtype: BEFORE INSERT OR DELETE OR UPDATE, FOR EACH STATEMENT."""
+
+_TRIGGER = """
+    SELECT tgenabled IN ('O', 'A'),
+           tgtype = %s AND tgargs = %s AND tgattr::text = '' AND tgqual IS NULL
+             AND tgfoid = to_regprocedure('runlease_require_fence()')
+      FROM pg_trigger
+     WHERE tgrelid = to_regclass(%s) AND tgname = %s
+"""
+
+
+def _trigger_state(
+    connection: BaseDatabaseWrapper, table: str, operation: RequireFence
+) -> str | None:
+    arguments = operation.lease.encode() + b"\0"
+    quoted = connection.ops.quote_name(table)
+    with connection.cursor() as cursor:
+        cursor.execute(_TRIGGER, [_BEFORE_STATEMENT, arguments, quoted, operation.trigger])
+        row = cursor.fetchone()
+    if row is None:
+        return "missing"
+    enabled, unchanged = row
+    if not unchanged:
+        return "changed"
+    return None if enabled else "disabled"
+
+
+Node = tuple[str, str]
+Wanted = dict[tuple[str, str], list[tuple[RequireFence, Node]]]
+
+
+def _required(loader: MigrationLoader, alias: str) -> Iterator[tuple[str, RequireFence, Node]]:
+    """The table, the operation and its migration, for all that is applied."""
+    state, wanted = ProjectState(real_apps=loader.unmigrated_apps), Wanted()
+    plan = [loader.graph.forwards_plan(leaf) for leaf in loader.graph.leaf_nodes()]
+    for node in dict.fromkeys(node for nodes in plan for node in nodes):
+        if node in loader.applied_migrations:
+            for operation in loader.graph.nodes[node].operations:
+                _follow(operation, node, wanted)
+                operation.state_forwards(node[0], state)
+    for (app_label, model_name), operations in wanted.items():
+        model = state.apps.get_model(app_label, model_name)
+        for operation, node in operations:
+            if operation.allow_migrate_model(alias, model):
+                yield model._meta.db_table, operation, node
+
+
+def _follow(operation: Operation, node: Node, wanted: Wanted) -> None:
+    app_label = node[0]
+    if isinstance(operation, RequireFence):
+        wanted.setdefault((app_label, operation.model_name.lower()), []).append((operation, node))
+    elif isinstance(operation, RenameModel):
+        if moved := wanted.pop((app_label, operation.old_name_lower), None):
+            wanted[app_label, operation.new_name_lower] = moved
+    elif isinstance(operation, DeleteModel):
+        wanted.pop((app_label, operation.name_lower), None)
+    elif isinstance(operation, SeparateDatabaseAndState):
+        for each in (*operation.database_operations, *operation.state_operations):
+            _follow(each, node, wanted)

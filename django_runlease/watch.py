@@ -12,18 +12,27 @@ The heartbeat can hang in a frozen database, which is why this is not its task.
 from __future__ import annotations
 
 import faulthandler
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 from . import clock
 from .exceptions import JobTimeout, LeaseLost
 from .held import HeldLease
 from .interrupts import Interrupts
+from .terms import MARGIN_SHARE
 
 POLL = 0.05
 BACKSTOP = 0.5
 """Seconds after the trusted time, when even a thread that never gives up the GIL is ended."""
+
+LAST_WORDS, HASTE = 2.0, 0.4
+"""Seconds that a process which is ended hard has for writing down how its run ended: while its
+lease can be trusted, and after that."""
 
 
 class Watch:
@@ -92,19 +101,80 @@ class Watch:
             self._trust(self._trusted_until)
 
 
-@contextmanager
-def backstop() -> Iterator[Callable[[float], None]]:
+def last_words(held: HeldLease) -> float:
+    """How many seconds the process that is ended has left for saying so: if it can, it is to be
+    gone before the lease expires, and in any case before the backstop."""
+    left = held.trusted_until - clock.local()
+    margin = held.ttl.total_seconds() / MARGIN_SHARE
+    if left < -margin:
+        return HASTE
+    return max(min(left + min(HASTE, margin / 2), LAST_WORDS), 0.0)
+
+
+class _Backstop:
+    """The timer of faulthandler, which is none of Python's threads.
+
+    It stands still while the process forks: the child would inherit the timer's lock, and wait at
+    its end for a thread that only its parent has.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until: float | None = None
+        self._output: Any = None
+
+    @contextmanager
+    def active(self) -> Iterator[Callable[[float], None]]:
+        with ExitStack() as stack:
+            # None where the process began without one, which faulthandler does not take.
+            self._output = sys.stderr or stack.enter_context(Path(os.devnull).open("w"))
+            stack.callback(self._disarm)
+            yield self._arm
+
+    def _arm(self, until: float) -> None:
+        with self._lock:
+            self._until = until
+            self._start(until)
+
+    def _start(self, until: float) -> None:
+        left = max(until - clock.local(), 0.0) + BACKSTOP
+        faulthandler.dump_traceback_later(left, exit=True, file=self._output)
+
+    def _disarm(self) -> None:
+        with self._lock:
+            # Not in a forked child, where it is not armed.
+            if self._until is not None:
+                self._until = None
+                faulthandler.cancel_dump_traceback_later()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        if self._until is not None:
+            faulthandler.cancel_dump_traceback_later()
+
+    def after_in_parent(self) -> None:
+        if self._until is not None:
+            self._start(self._until)
+        self._lock.release()
+
+    def after_in_child(self) -> None:
+        self._until = None
+        self._lock.release()
+
+
+_backstop = _Backstop()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_backstop.before_fork,
+        after_in_parent=_backstop.after_in_parent,
+        after_in_child=_backstop.after_in_child,
+    )
+
+
+def backstop() -> AbstractContextManager[Callable[[float], None]]:
     """For a job in this process: what ends it even if its C code never gives up the GIL.
 
     Gives the function to pass to :class:`Watch` as *trust*. The exit code is then 1, and the
     stacks of all threads are on standard error.
     """
-
-    def arm(until: float) -> None:
-        left = max(until - clock.local(), 0.0) + BACKSTOP
-        faulthandler.dump_traceback_later(left, exit=True)
-
-    try:
-        yield arm
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    return _backstop.active()

@@ -1,18 +1,33 @@
+import sys
 import threading
 import time
 from datetime import timedelta
+from signal import SIGCONT, SIGKILL, SIGSTOP
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
+from django.test import TestCase
 
-from django_runlease import LeaseLost, RunLeaseError, claim, store
+from django_runlease import LeaseLost, RunLeaseError, claim, inherited_lease, lease, store
+from django_runlease import fence as public_fence
 from django_runlease.fencing import fenced
 from django_runlease.models import Outcome, RunLease
 from django_runlease.store import Claimed, Closing
 from example_project.billing.models import Invoice
 
-from .factories import InvoiceFactory, RunLeaseFactory
-from .support import backends, elsewhere, expire, granted, refused, together, wait_for, wish
+from .factories import InvoiceFactory, RunFactory, RunLeaseFactory
+from .support import (
+    backends,
+    elsewhere,
+    expire,
+    granted,
+    manage,
+    refused,
+    spawn_python,
+    together,
+    wait_for,
+    wish,
+)
 
 DONE = Closing(outcome=Outcome.SUCCEEDED)
 
@@ -208,7 +223,8 @@ def test_writes_race_with_takeovers_and_none_is_committed_by_a_holder_that_lost(
             result = store.claim(wish(ttl=0.005), "default")
             if isinstance(result, Claimed):
                 try:
-                    with fence(result):
+                    # Not the ttl: this is about takeovers, not about a silent client.
+                    with fence(result, idle=30):
                         InvoiceFactory(cents=result.generation)
                 except LeaseLost:
                     with lock:
@@ -242,3 +258,359 @@ def test_a_fence_finds_its_lease_whatever_the_isolation_of_the_callers_transacti
         with fence(claimed):
             InvoiceFactory()
     assert Invoice.objects.count() == 1
+
+
+# -- within the caller's transaction
+
+
+def scalar(sql, *params):
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return cursor.fetchone()[0]
+
+
+def setting(name):
+    return scalar("SELECT current_setting(%s, true)", name)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fence_within_a_transaction_holds_until_the_outer_commit():
+    claimed = granted()
+    with transaction.atomic():
+        with fence(claimed):
+            InvoiceFactory()
+        elsewhere(expire)
+        assert elsewhere(refused).declined.reason == "busy"
+        InvoiceFactory()
+    assert Invoice.objects.count() == 2
+    assert granted().generation == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fence_in_a_savepoint_that_is_rolled_back_lets_the_next_claim_in():
+    claimed = granted()
+    with transaction.atomic():
+        with pytest.raises(ZeroDivisionError), fence(claimed):
+            InvoiceFactory()
+            raise ZeroDivisionError
+        elsewhere(expire)
+        assert elsewhere(granted).generation == 2
+        InvoiceFactory(customer="unfenced")
+        with pytest.raises(LeaseLost), fence(claimed):
+            raise AssertionError("entered")
+        # The failed fence has taken back its own block, and no more, unless LeaseLost goes on.
+    assert [each.customer for each in Invoice.objects.all()] == ["unfenced"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_lock_timeout_is_as_it_was_in_the_fence_and_after_it():
+    claimed = granted()
+    with transaction.atomic():
+        scalar("SELECT set_config('lock_timeout', '17s', true)")
+        with fence(claimed):
+            assert setting("lock_timeout") == "17s"
+        assert setting("lock_timeout") == "17s"
+    with fence(claimed):
+        assert setting("lock_timeout") == "0"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_tokens_of_the_fences_are_listed_once_each_for_the_transaction_and_no_longer():
+    one, two = granted("one"), granted("two")
+    with fence(one):
+        for _ in range(3):
+            with fence(two):
+                assert setting("runlease.fence").split() == [str(one.token), str(two.token)]
+    assert not setting("runlease.fence")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_takeover_under_a_snapshot_is_a_loss():
+    late = granted()
+    with pytest.raises(LeaseLost) as caught, transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SELECT 1 FROM runlease_runlease")
+        elsewhere(expire)
+        elsewhere(granted)
+        with fence(late):
+            raise AssertionError("entered")
+    assert caught.value.__cause__.__cause__.sqlstate == "40001"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_renewal_under_a_snapshot_does_not_disturb_the_fence():
+    claimed = granted()
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SELECT 1 FROM runlease_runlease")
+        assert elsewhere(lambda: store.renew(claimed, timedelta(minutes=5), None)) is None
+        with fence(claimed):
+            elsewhere(expire)
+            assert elsewhere(refused).declined.reason == "busy"
+            InvoiceFactory()
+    assert Invoice.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_serialization_failure_without_a_takeover_is_no_loss_but_something_to_try_again():
+    claimed = granted()
+
+    def write_what_the_other_reads(read, write):
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+            cursor.execute(f"SELECT count(*) FROM {read}")
+        write()
+
+    def other():
+        with transaction.atomic():
+            write_what_the_other_reads("runlease_run", InvoiceFactory)
+
+    with pytest.raises(OperationalError) as caught, transaction.atomic():
+        write_what_the_other_reads("billing_invoice", RunFactory)
+        elsewhere(other)
+        with fence(claimed):
+            raise AssertionError("entered")
+    assert store.sqlstate(caught.value) == "40001"
+    with fence(claimed):
+        InvoiceFactory()
+    assert Invoice.objects.count() == 2
+
+
+# -- a client that is silent in a fence
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_silent_client_has_the_ttl_or_what_the_caller_says():
+    claimed, another = granted(ttl=90), granted("another", ttl=20)
+    with fence(claimed):
+        assert setting("idle_in_transaction_session_timeout") == "90s"
+    with fence(claimed, idle="10m"):
+        assert setting("idle_in_transaction_session_timeout") == "10min"
+        with fence(claimed):
+            assert setting("idle_in_transaction_session_timeout") == "10min"
+        with fence(another):
+            assert setting("idle_in_transaction_session_timeout") == "20s"
+    with transaction.atomic():
+        scalar("SELECT set_config('idle_in_transaction_session_timeout', '5s', true)")
+        with fence(claimed):
+            assert setting("idle_in_transaction_session_timeout") == "5s"
+        with fence(claimed, idle=7):
+            assert setting("idle_in_transaction_session_timeout") == "7s"
+    assert setting("idle_in_transaction_session_timeout") == "0"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_ttl_longer_than_the_server_can_wait_is_no_obstacle():
+    with fence(granted(ttl=100 * 86_400)):
+        InvoiceFactory()
+    assert Invoice.objects.count() == 1
+
+
+FROZEN = """
+import sys
+from django_runlease import claim
+from example_project.billing.models import Invoice
+
+held = claim("job", ttl="1s", heartbeat=False)
+with held.fence():
+    Invoice.objects.update(charged_by="frozen")
+    print("inside", flush=True)
+    sys.stdin.readline()
+print("committed", flush=True)
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", ["claim", "break"])
+def test_a_process_frozen_inside_a_fence_keeps_no_claim_or_break_out_for_longer_than_its_ttl(way):
+    InvoiceFactory()
+    frozen = spawn_python(FROZEN, stdin=-1)
+    try:
+        assert frozen.stdout.readline() == "inside\n"
+        frozen.send_signal(SIGSTOP)
+        if way == "claim":
+            wait_for(lambda: isinstance(store.claim(wish(), "default"), Claimed), 10)
+        else:
+            wait_for(is_broken, 10)
+        frozen.send_signal(SIGCONT)
+        out, err = frozen.communicate("go\n", timeout=30)
+    finally:
+        frozen.send_signal(SIGKILL)
+        frozen.communicate()
+    assert (out, frozen.returncode) == ("", 1)
+    assert "idle-in-transaction timeout" in err or "closed the connection" in err
+    assert [each.charged_by for each in Invoice.objects.all()] == [""]
+
+
+def is_broken():
+    try:
+        store.break_lease("job", "default", by="ann")
+    except store.Blocked:
+        return False
+    return RunLease.objects.get().token is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fenced_block_lasts_longer_than_the_ttl_while_the_heartbeat_goes_on():
+    with lease("job", ttl=1) as held:
+        claimed_until = RunLease.objects.get().expires_at
+        with held.fence():
+            # A statement is not silence.
+            wait_for(lambda: scalar("SELECT clock_timestamp() > %s", claimed_until))
+            assert elsewhere(refused).declined.reason == "held"
+            InvoiceFactory()
+        held.check()
+    assert Invoice.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_block_that_computes_for_longer_than_the_ttl_says_so():
+    with lease("job", ttl=1) as held:
+        claimed_until = RunLease.objects.get().expires_at
+        with held.fence(idle="30s"):
+            wait_for(
+                lambda: elsewhere(lambda: scalar("SELECT clock_timestamp() > %s", claimed_until))
+            )
+            InvoiceFactory()
+        held.check()
+    assert Invoice.objects.count() == 1
+
+
+# -- one statement
+
+
+@pytest.fixture
+def held():
+    held = claim("job", ttl=60, heartbeat=False)
+    yield held
+    held.release()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fenced_update_gives_the_number_of_rows_and_none_is_no_loss(held):
+    InvoiceFactory.create_batch(3)
+    assert held.fenced_update(Invoice.objects.all(), cents=7) == 3
+    assert held.fenced_update(Invoice.objects.filter(cents=8), cents=9) == 0
+    assert set(Invoice.objects.values_list("cents", flat=True)) == {7}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fenced_delete_gives_the_number_of_rows_and_none_is_no_loss(held):
+    InvoiceFactory.create_batch(3, cents=7)
+    InvoiceFactory(cents=8)
+    assert held.fenced_delete(Invoice.objects.filter(cents=7)) == 3
+    assert held.fenced_delete(Invoice.objects.filter(cents=7)) == 0
+    assert Invoice.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_fenced_update_or_delete_after_a_takeover_raises_whatever_it_would_match(held, rows):
+    InvoiceFactory.create_batch(rows, cents=7)
+    expire()
+    elsewhere(granted)
+    with pytest.raises(LeaseLost):
+        held.fenced_update(Invoice.objects.all(), cents=8)
+    with pytest.raises(LeaseLost):
+        held.fenced_delete(Invoice.objects.all())
+    assert [each.cents for each in Invoice.objects.all()] == [7] * rows
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fenced_update_costs_one_statement_more_than_an_update(
+    held, django_assert_num_queries
+):
+    InvoiceFactory()
+    with django_assert_num_queries(4):  # BEGIN, the fence, the update, COMMIT
+        held.fenced_update(Invoice.objects.all(), cents=7)
+
+
+# -- a lease that the parent process holds
+
+
+CHILD = """
+import django
+django.setup()
+from django_runlease import LeaseLost, fence, inherited_lease
+from example_project.billing.models import Invoice
+
+inherited = inherited_lease()
+print(inherited)
+with fence(inherited):
+    Invoice.objects.update(charged_by=f"generation {inherited.generation}")
+"""
+
+
+def run_child(*more, **options):
+    return manage("runjob", "job", "--", *more, sys.executable, "-c", CHILD, **options)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_program_fences_its_writes_with_the_lease_of_runjob():
+    InvoiceFactory()
+    done = run_child()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "<InheritedLease 'job' generation 1>\n"
+    assert Invoice.objects.get().charged_by == "generation 1"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_program_whose_lease_was_taken_over_is_refused():
+    InvoiceFactory()
+    done = run_child("env", f"RUNLEASE_TOKEN={wish().token}")
+    assert done.returncode == 1
+    assert "LeaseLost: job: the lease is no longer ours" in done.stderr
+    assert Invoice.objects.get().charged_by == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"NAME": None},
+        {"TOKEN": None},
+        {"GENERATION": None},
+        {"NAME": ""},
+        {"TOKEN": "x"},
+        {"GENERATION": "one"},
+    ],
+)
+def test_without_a_whole_lease_in_the_environment_inherited_lease_says_what_to_do(
+    wrong, monkeypatch
+):
+    good = {"NAME": "job", "TOKEN": str(wish().token), "GENERATION": "3"}
+    for word, value in {**good, **wrong}.items():
+        monkeypatch.delenv(f"RUNLEASE_{word}", raising=False)
+        if value is not None:
+            monkeypatch.setenv(f"RUNLEASE_{word}", value)
+    with pytest.raises(RunLeaseError, match="start it with `manage.py runjob NAME -- PROGRAM`"):
+        inherited_lease()
+
+
+def test_a_fence_without_any_lease_says_what_to_do():
+    with pytest.raises(RunLeaseError, match="no lease is held here"):
+        public_fence()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_public_fence_is_one_of_the_current_lease():
+    with lease("job", ttl=60, heartbeat=False) as held:
+        with public_fence():
+            with pytest.raises(RunLeaseError, match="fence of this lease is open"):
+                held.release()
+            InvoiceFactory()
+    assert Invoice.objects.count() == 1
+
+
+# -- in the tests of others
+
+
+class FenceInATestCase(TestCase):
+    def test_the_settings_of_a_fence_end_with_it_although_the_transaction_goes_on(self):
+        with lease("job", ttl="2m") as held:
+            before = setting("idle_in_transaction_session_timeout")
+            with held.fence():
+                assert setting("runlease.fence") == str(held.token)
+            assert not setting("runlease.fence")
+            assert setting("idle_in_transaction_session_timeout") == before

@@ -208,15 +208,13 @@ def test_renew_revives_no_expired_lease_even_if_nobody_has_claimed_it(held):
     assert row() == before
 
 
-def test_a_renewal_whose_time_is_over_leaves_the_lease_as_it_is():
+def test_a_renewal_whose_time_is_over_leaves_the_lease_as_it_is(held):
     """Its holder stops, so the lease must not last any longer."""
-    held = held_lease()
     before = row()
     held.trusted_until -= 60
     with pytest.raises(LeaseLost):
         held.renew()
     assert row() == before
-    held.release()
 
 
 def test_a_renewal_that_the_database_does_not_answer_raises_and_may_be_tried_again(held, dead_port):
@@ -410,5 +408,5 @@ def test_fences_of_one_holder_run_side_by_side(held):
 
 
 def test_a_fence_in_another_database_than_the_leases_is_refused(held):
-    with ExitStack() as stack, pytest.raises(RunLeaseError, match="not in 'other'"):
+    with ExitStack() as stack, pytest.raises(RunLeaseError, match="'other'"):
         stack.enter_context(held.fence(using="other"))

@@ -45,7 +45,10 @@ def start(name, *options, code="", **env):
 
 
 def finish(process):
-    out, err = process.communicate(timeout=30)
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
     return Done(process.returncode, out, err)
 
 

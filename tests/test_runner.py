@@ -251,6 +251,14 @@ def start(*options, code, **env):
     return spawn_manage("runjob", "code", *options, env=env)
 
 
+def ended(process, said=None):
+    """What it has printed, at its end."""
+    try:
+        return process.communicate(said, timeout=30)
+    finally:
+        process.kill()
+
+
 @contextmanager
 def freezable_database():
     """The URL of a way to the database, and the event after which nothing passes there."""
@@ -325,7 +333,7 @@ def test_a_job_whose_database_froze_is_ended_before_its_lease_expires():
         assert process.stdout.readline() == "ready\n"
         frozen.set()
         expiry = time.monotonic() + expires_at() - database_now()
-        out, err = process.communicate(timeout=30)
+        out, err = ended(process)
     assert process.returncode == 70, err
     assert float(out.split()[-1]) < expiry
     assert "the process is ended" in err
@@ -342,7 +350,7 @@ def test_a_release_that_the_database_never_answers_ends_with_70_when_the_lease_e
         process = spawn_manage("runjob", "code", "--ttl", "2", env=env, stdin=subprocess.PIPE)
         assert process.stdout.readline() == "ready\n"
         frozen.set()
-        _, err = process.communicate("go\n", timeout=30)
+        _, err = ended(process, "go\n")
     assert process.returncode == 70, err
     assert "returned" in err
 
@@ -353,7 +361,7 @@ def test_a_release_whose_row_is_locked_exits_70_and_says_what_the_job_did():
     process = spawn_manage("runjob", "code", env=env, stdin=subprocess.PIPE)
     assert process.stdout.readline() == "ready\n"
     with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"):
-        _, err = process.communicate("go\n", timeout=30)
+        _, err = ended(process, "go\n")
     assert process.returncode == 70
     assert "could not be released" in err
     assert "returned" in err
@@ -404,7 +412,7 @@ def test_a_killed_job_leaves_a_lease_that_expires_and_is_taken_over():
     if report.declined:
         wait_for(lambda: RunLease.objects.with_state().get(name="code").state == "expired")
     after = start(code="say('ran')")
-    assert after.communicate(timeout=30)[0] == "ran\n"
+    assert ended(after)[0] == "ran\n"
     runs = Run.objects.filter(lease_name="code").order_by("id")
     first, *_, last = runs
     assert (first.outcome, last.outcome) == (Outcome.ABANDONED, Outcome.SUCCEEDED)
@@ -421,7 +429,8 @@ def test_a_forked_child_that_is_terminated_leaves_the_job_and_its_connection_alo
         child = os.fork()
         if not child:
             os.write(writer, b"x")
-            time.sleep(60)
+            time.sleep(10)
+            os._exit(9)
         os.read(reader, 1)
         os.kill(child, signal.SIGTERM)
         _, status = os.waitpid(child, 0)
@@ -430,7 +439,7 @@ def test_a_forked_child_that_is_terminated_leaves_the_job_and_its_connection_alo
         held.check()
     """
     process = start(code=code)
-    out, err = process.communicate(timeout=30)
+    out, err = ended(process)
     assert (process.returncode, out, err) == (0, "True\n", "")
     assert Run.objects.get().outcome == Outcome.SUCCEEDED
 
@@ -444,6 +453,6 @@ def test_a_run_longer_than_its_ttl_keeps_its_lease():
             held.check()
     """
     process = start("--ttl", "1", code=code)
-    out, err = process.communicate(timeout=30)
+    out, err = ended(process)
     assert (process.returncode, out, err) == (0, "", "")
     assert Run.objects.get().finished_at - Run.objects.get().started_at > timedelta(seconds=2)

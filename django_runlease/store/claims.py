@@ -88,8 +88,10 @@ def preview(request: ClaimRequest, alias: str) -> Refusal | None:
     """What a claim would be refused for at this moment; None if it would be granted."""
 
     def read() -> Refusal | None:
-        look = _look(request, alias)
-        return look.refusal(request, look.dead_token()) if look else None
+        if look := _look(request, alias):
+            return look.refusal(request, look.dead_token())
+        _check_tick(request, database_clock(alias))
+        return None
 
     return in_transaction(alias, read)
 

@@ -20,7 +20,7 @@ from ...exceptions import Declined, RunLeaseError
 from ...jobs import Job
 from ...output import aside, quiet
 from ...runner import CONFLICT, UNAVAILABLE, USAGE, Report
-from ...terms import TERM_NAMES, duration, resolve, short
+from ...terms import TERM_NAMES, named_duration, resolve, short
 from ...text import check_name
 
 TERM_HELP = {
@@ -114,7 +114,7 @@ class Command(BaseCommand):
         try:
             job, claim = _job_and_claim(options)
             conflict_code = _conflict_code(options)
-            grace = duration(options["grace"]).total_seconds()
+            grace = named_duration("grace", options["grace"]).total_seconds()
             if options["dry_run"]:
                 return self._preview(job, claim)
             own_process = getattr(self, "_called_from_command_line", False)
@@ -145,8 +145,8 @@ class Command(BaseCommand):
             for term in TERM_NAMES
             if (length := getattr(claim.terms, term)) is not None
         )
-        declined = claim.preview()
-        would = f"would be declined, {declined}" if declined else "would run now"
+        declined = runner.preview(claim)
+        would = "would run now" if declined is None else f"would be declined, {declined}"
         self.stdout.write(f"{claim.name}: {job} {would} ({terms})")
 
     def _decline(self, line: str, code: int, verbosity: int) -> None:
@@ -188,7 +188,9 @@ def _job_and_claim(options: dict[str, Any]) -> tuple[Job, Claim]:
     waits = [flag for flag in ("wait", "nonblock", "standby") if options[flag]]
     if len(waits) > 1:
         raise ValueError(f"--{waits[0]} and --{waits[1]} contradict each other: give one of them")
-    wait = 0.0 if options["wait"] is None else duration(options["wait"]).total_seconds()
+    wait = (
+        0.0 if options["wait"] is None else named_duration("wait", options["wait"]).total_seconds()
+    )
     program = options["program"]
     job = jobs.find(name) if program is None else jobs.for_program(name, program)
     claim = Claim(
@@ -204,7 +206,9 @@ def _job_and_claim(options: dict[str, Any]) -> tuple[Job, Claim]:
     return job, claim
 
 
-def _tick(text: str) -> datetime:
+def _tick(text: str | datetime) -> datetime:
+    if isinstance(text, datetime):
+        return text
     try:
         return datetime.fromisoformat(text)
     except ValueError:

@@ -48,9 +48,14 @@ class Command(BaseCommand):
         add("list", "Show all leases.")
         add("show", "Show one lease and its last runs.", name="")
         runs = add("history", "Show the last runs, of one lease or of all.", name="?")
-        runs.add_argument(
-            "--limit", type=int, default=history.RUNS_SHOWN, metavar="N", help="how many runs"
+        effects = add("effects", "Show the external actions that jobs have begun.", name="?")
+        effects.add_argument(
+            "--uncertain", action="store_true", help="only those that were never confirmed"
         )
+        for listing in (runs, effects):
+            listing.add_argument(
+                "--limit", type=int, default=history.RUNS_SHOWN, metavar="N", help="how many"
+            )
         pause = add("pause", "Make every claim of a lease decline. Its holder goes on.", name="")
         pause.add_argument("--reason", default="", metavar="TEXT", help="shown to the others")
         add("resume", "Let a paused lease be claimed again.", name="")
@@ -89,6 +94,15 @@ class Command(BaseCommand):
             _check_known(name, alias)
         empty = f"No run yet: `manage.py runjob {name or 'NAME'}` makes the first."
         self._print(runs, lambda: self._laid_out(display.run_table, runs, empty), options)
+
+    def _effects(
+        self, alias: str, name: str | None, uncertain: bool, limit: int, **options: Any
+    ) -> None:
+        effects = history.effects(alias, name, uncertain=uncertain, limit=limit)
+        if name is not None and not effects:
+            _check_known(name, alias)
+        empty = "No effect is uncertain." if uncertain else "No effect yet: see held.effect()."
+        self._print(effects, lambda: self._laid_out(display.effect_table, effects, empty), options)
 
     def _pause(self, alias: str, name: str, reason: str, **options: Any) -> None:
         _check_known(name, alias)

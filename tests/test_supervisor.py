@@ -1,0 +1,722 @@
+"""Programs under a lease: real processes, from their first byte to the last of their group."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from django_runlease import runner
+from django_runlease.claiming import Claim
+from django_runlease.clock import Now
+from django_runlease.exceptions import LeaseLost
+from django_runlease.interrupts import Interrupts
+from django_runlease.jobs import Job
+from django_runlease.models import Outcome, Run, RunLease
+from django_runlease.store import break_lease
+from django_runlease.supervisor import Program
+from django_runlease.terms import resolve
+
+from .programs import (
+    all_gone,
+    end_backends,
+    ended,
+    gone_before_expiry,
+    is_alive,
+    python,
+    start,
+    started,
+)
+from .support import elsewhere, environment, manage, spawn_manage, wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DEADLINE = 40
+
+
+def finish(process, data=None):
+    out, err = process.communicate(data, timeout=DEADLINE)
+    return process.returncode, out, err
+
+
+def run(*words, data=None, **more):
+    return finish(start(*words, **more), data)
+
+
+def only_run():
+    return Run.objects.get()
+
+
+def row():
+    return RunLease.objects.get(name="prog")
+
+
+def is_free():
+    return row().token is None
+
+
+# -- output and input
+
+
+def test_output_is_passed_on_as_it_comes_and_input_reaches_the_program():
+    code = 'say("first"); say(sys.stdin.readline().strip()); sys.stderr.write("second\\n")'
+    process = start(*python(code))
+    # It waits for us, so this has come while it runs.
+    assert process.stdout.readline() == "first\n"
+    assert finish(process, "a word\n") == (0, "a word\n", "second\n")
+    assert is_free()
+    good = only_run()
+    assert (good.outcome, good.exit_code, good.trigger) == (Outcome.SUCCEEDED, 0, "runjob")
+    assert sorted(good.output.splitlines()) == ["a word", "first", "second"]
+
+
+def test_a_part_of_a_line_is_passed_on_as_it_comes():
+    code = 'os.write(1, b"no newline"); sys.stdin.read()'
+    process = start(*python(code), text=False)
+    assert os.read(process.stdout.fileno(), 100) == b"no newline"
+    assert finish(process) == (0, b"", b"")
+
+
+def test_binary_output_and_input_are_passed_on_unchanged_and_can_be_recorded():
+    every = bytes(range(256)) * 4_000
+    code = "data = sys.stdin.buffer.read(); os.write(2, bytes(range(256)))\n"
+    code += "sys.stdout.buffer.write(data)"
+    process = start(*python(code), text=False)
+    assert finish(process, every) == (0, every, bytes(range(256)))
+    assert 0 < len(only_run().output) <= 8_000
+    assert is_free()
+
+
+def test_memory_is_bounded_whatever_the_program_prints_and_the_end_is_kept():
+    code = r"""
+        def peak():
+            status = open(f"/proc/{os.getppid()}/status").read()
+            return int(status.partition("VmHWM:")[2].split()[0])
+        before = peak()
+        for _ in range(800):
+            os.write(1, b"x" * 65_535 + b"\n")
+        os.write(2, f"{peak() - before}\n".encode())
+        say("the end")
+    """
+    process = start(*python(code), text=False, stdout=subprocess.PIPE)
+    size = 0
+    while chunk := process.stdout.read1(1 << 20):
+        size += len(chunk)
+        last = chunk
+    assert process.wait(DEADLINE) == 0
+    kilobytes = int(process.stderr.read())
+    process.communicate()
+    assert size == 800 * 65_536 + 8
+    assert last.endswith(b"the end\n")
+    assert kilobytes < 8_000
+    kept = only_run().output
+    assert len(kept) <= 8_000
+    assert "the end\n" in kept[-100:]
+
+
+def test_a_program_whose_reader_has_gone_is_told_as_if_it_wrote_there_itself():
+    code = """
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        say(os.getpid())
+        while True:
+            say("more")
+    """
+    process, _ = started(code)
+    process.stdout.close()
+    assert process.wait(DEADLINE) == 128 + signal.SIGPIPE
+    process.stderr.close()
+    process.stdin.close()
+    assert only_run().reason == "killed by SIGPIPE"
+
+
+def test_output_into_a_full_pipe_that_does_not_block_is_not_lost():
+    """Some parents leave their end of standard output without blocking."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    process = start(*python('os.write(1, b"x" * 1_000_000)'), stdout=writer, text=False)
+    os.close(writer)
+    received = b""
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        # Until the pipe is full.
+        wait_for(lambda: Run.objects.exists())
+        time.sleep(0.5)
+        while chunk := pipe.read(65_536):
+            received += chunk
+    assert finish(process)[0] == 0
+    assert len(received) == 1_000_000
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_program_runs_although_standard_streams_are_closed(closed, tmp_path):
+    words = [sys.executable, "manage.py", "runjob", "prog", "--", "sh", "-c"]
+    program = f"echo out; echo err >&2; echo ran >> {tmp_path}/ran"
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *words, program]
+    done = subprocess.run(shell, env=environment(), capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    assert sorted(only_run().output.split()) == ["err", "out"]
+    assert only_run().outcome == Outcome.SUCCEEDED
+    assert is_free()
+
+
+# -- how it ended
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "message"),
+    [
+        ("sys.exit(1)", 1, "exit code 1"),
+        ("sys.exit(75)", 75, "exit code 75"),
+        ("sys.exit(255)", 255, "exit code 255"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGRTMIN + 3)", 165, "killed by signal 37"),
+    ],
+)
+def test_the_programs_exit_code_is_passed_on_and_recorded(code, exit_code, message):
+    assert run(*python(code)) == (exit_code, "", f"prog: {message}\n")
+    failed = only_run()
+    assert (failed.outcome, failed.exit_code) == (Outcome.FAILED, exit_code)
+    assert (failed.reason, failed.error) == (message, "")
+    assert is_free()
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "said"),
+    [
+        (["/nonexistent/program"], 127, "No such file"),
+        (["no-such-program-anywhere"], 127, "No such file"),
+        (["/etc/passwd/program"], 127, "Not a directory"),
+        (["/etc"], 126, "Permission denied"),
+        (["{tmp}/script"], 126, "Permission denied"),
+        (["{tmp}/binary"], 126, "Exec format error"),
+    ],
+)
+def test_what_cannot_be_run_exits_as_in_a_shell_and_releases_at_once(
+    tmp_path, words, exit_code, said
+):
+    (tmp_path / "script").write_text("#!/bin/sh\n")
+    (tmp_path / "binary").write_bytes(b"\x7fELF")
+    (tmp_path / "binary").chmod(0o755)
+    words = [word.format(tmp=tmp_path) for word in words]
+    code, out, err = run(*words)
+    assert (code, out) == (exit_code, "")
+    assert re.fullmatch(rf"{words[0]}: {said}.*\nprog: exit code {exit_code}\n", err), err
+    assert (only_run().outcome, only_run().exit_code) == (Outcome.FAILED, exit_code)
+    assert is_free()
+
+
+def test_words_reach_the_program_as_they_are():
+    words = ["", "a b", "--", "-w", "--ttl", "ü", "*", "$HOME"]
+    code, out, err = run(*python("say(sys.argv[1:])"), *words)
+    assert (code, out, err) == (0, f"{words}\n", "")
+
+
+def test_the_program_is_told_its_lease_in_the_environment():
+    code = 'say([value for key, value in sorted(os.environ.items()) if "RUNLEASE_" in key])'
+    process = start(*python(code + "\nsys.stdin.read()"))
+    told = process.stdout.readline()
+    lease = row()
+    assert told == f"{[str(lease.generation), 'prog', str(lease.token)]}\n"
+    assert finish(process)[0] == 0
+
+
+def test_the_program_starts_with_the_signals_of_a_fresh_process():
+    code = r"""
+        status = open("/proc/self/status").read()
+        say(*(status.partition(f"{key}:")[2].split()[0] for key in ("SigBlk", "SigIgn")))
+        say(os.getpgrp() == os.getpid(), sorted(map(int, os.listdir("/proc/self/fd")))[:3])
+        say(len(os.listdir("/proc/self/fd")))
+    """
+    plain = [sys.executable, "-I", "-S", "-c", python(code)[-1]]
+    there = subprocess.run(plain, capture_output=True, text=True, check=True, process_group=0)
+    assert run(*python(code), stdin=None) == (0, there.stdout, "")
+
+
+def test_its_group_is_written_into_the_lease_before_it_starts():
+    code = """
+        import django, os
+        django.setup()
+        from django_runlease.models import RunLease
+        process = RunLease.objects.get().holder_process
+        print(process["group"] == os.getpgrp() == os.getpid(), process["pid"] == os.getppid())
+    """
+    process = start(sys.executable, "-c", "\n".join(line.strip() for line in code.splitlines()))
+    assert finish(process) == (0, "True True\n", "")
+
+
+def test_a_program_whose_lease_was_lost_before_it_started_does_not_start(tmp_path):
+    """Broken between the claim and the start, when the row is locked by somebody."""
+    held = Claim(name="prog", terms=resolve({"ttl": 60})).run()
+    break_lease("prog", "default", by="somebody")
+    program = Program(["touch", str(tmp_path / "ran")], held, grace=1)
+    with Interrupts() as interrupts, pytest.raises(LeaseLost, match="before the program started"):
+        program.run(interrupts)
+    assert not (tmp_path / "ran").exists()
+    held.release()
+
+
+def test_quiet_success_is_silent_unless_the_program_fails():
+    code = 'say("out"); sys.stderr.write("err\\n"); sys.exit({})'
+    options = ("--quiet-success",)
+    assert run(*python(code.format(0)), options=options) == (0, "", "")
+    assert only_run().output
+    failed = run(*python(code.format(3)), options=options)
+    assert failed == (3, "out\n", "err\nprog: exit code 3\n")
+
+
+def test_json_shows_the_output_of_the_run():
+    code, out, err = run("sh", "-c", "echo hello >&2", options=("--json",))
+    assert (code, err) == (0, "hello\n")
+    assert json.loads(out)["output"] == "hello\n"
+
+
+def test_an_entry_of_jobs_runs_its_program_on_its_terms():
+    entry = {"program": [*python('say("ran", *sys.argv[1:])'), "an argument"], "ttl": "9m"}
+    env = {
+        "DJANGO_SETTINGS_MODULE": "tests.settings_jobs",
+        "RUNLEASE": json.dumps({"JOBS": {"prog": entry}}),
+    }
+    done = manage("runjob", "prog", env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran an argument\n", "")
+    assert row().ttl.total_seconds() == 540
+    # Words on the command line go before, on the terms of the entry.
+    done = manage("runjob", "prog", "--", "echo", "other", env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "other\n", "")
+    assert row().ttl.total_seconds() == 540
+
+
+# -- signals
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT", "SIGWINCH"])
+def test_signals_are_forwarded_to_the_program(name):
+    code = f"""
+        signal.signal(signal.{name}, lambda number, frame: say("got", number))
+        say(os.getpid())
+        sys.stdin.read()
+    """
+    process, _ = started(code)
+    number = getattr(signal, name)
+    process.send_signal(number)
+    assert process.stdout.readline() == f"got {int(number)}\n"
+    assert finish(process) == (0, "", "")
+
+
+def test_a_forwarded_signal_that_ends_the_program_is_its_exit_code():
+    process, pids = started("say(os.getpid()); sleep()")
+    process.send_signal(signal.SIGHUP)
+    assert finish(process) == (129, "", "prog: killed by SIGHUP\n")
+    all_gone(pids)
+
+
+FAMILY = """
+    nephew = child("say('up'); sleep()")
+    son = child("pids = child('say(\\"up\\"); sleep()'); say('up', *pids); sleep()")
+    say(os.getpid(), *nephew, *son)
+    sleep()
+"""
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stop_reaches_the_whole_group_and_then_releases(number, exit_code):
+    process, pids = started(FAMILY)
+    with ended(process, pids):
+        process.send_signal(number)
+        code, _, err = finish(process)
+        assert code == exit_code
+        assert err.endswith(f"prog: stopped by {number.name}\n")
+        assert not any(map(is_alive, pids))
+    assert (only_run().outcome, only_run().exit_code) == (Outcome.TERMINATED, exit_code)
+    assert is_free()
+
+
+def test_every_process_of_the_group_gets_sigterm_and_may_clean_up_while_the_lease_is_held():
+    """For 3 s, with a ttl of 2 s."""
+    code = r"""
+        clean = '''
+            def stop(number, frame):
+                time.sleep(3)
+                os.write(2, b"clean\\n")
+                os._exit(0)
+            signal.signal(signal.SIGTERM, stop)
+        '''
+        import textwrap
+        clean = textwrap.dedent(clean)
+        pids = child(clean + "say('up'); sleep()")
+        exec(clean)
+        say(os.getpid(), *pids)
+        sleep()
+    """
+    code = code.replace("import textwrap", "sys.path += os.sys.path; import textwrap")
+    process, pids = started(code, options=("--ttl", "2"))
+    with ended(process, pids):
+        before = row()
+        process.terminate()
+        wait_for(lambda: row().renewed_at > before.renewed_at or process.poll() is not None)
+        gone_before_expiry(pids)
+        code, _, err = finish(process)
+    assert (code, err) == (143, "clean\nclean\nprog: stopped by SIGTERM\n")
+    assert (only_run().outcome, only_run().generation) == (Outcome.TERMINATED, 1)
+    assert (only_run().finished_at - only_run().started_at).total_seconds() > 3
+    assert is_free()
+
+
+STUBBORN = """
+    ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    pids = child(ignore + "say('up'); sleep()")
+    exec(ignore)
+    say(os.getpid(), *pids)
+    sleep()
+"""
+
+
+def test_who_ignores_sigterm_is_killed_after_the_grace():
+    process, pids = started(STUBBORN, options=("--grace", "0.5"))
+    with ended(process, pids):
+        process.terminate()
+        code, _, err = finish(process)
+        assert (code, err) == (143, "prog: stopped by SIGTERM\n")
+        assert not any(map(is_alive, pids))
+    assert only_run().outcome == Outcome.TERMINATED
+    assert is_free()
+
+
+def test_a_stopped_process_of_the_group_takes_the_sigterm_too():
+    code = """
+        clean = "stop = lambda *_: (os.write(2, b'clean\\\\n'), os._exit(0));"
+        clean += "signal.signal(signal.SIGTERM, stop);"
+        pids = child(clean + "say('up'); os.kill(os.getpid(), signal.SIGSTOP); sleep()")
+        say(os.getpid(), *pids)
+        sleep()
+    """
+    process, pids = started(code, options=("--grace", "60"))
+    with ended(process, pids):
+        wait_for(lambda: psutil.Process(pids[1]).status() == psutil.STATUS_STOPPED)
+        process.terminate()
+        assert finish(process)[::2] == (143, "clean\nprog: stopped by SIGTERM\n")
+        all_gone(pids)
+
+
+def test_the_second_sigterm_ends_at_once_and_the_guard_ends_the_group():
+    process, pids = started(STUBBORN, options=("--grace", "60"))
+    with ended(process, pids):
+        process.terminate()
+        time.sleep(0.2)
+        assert process.poll() is None
+        process.terminate()
+        assert finish(process)[0] == -signal.SIGTERM
+        all_gone(pids)
+    assert not is_free()
+
+
+def test_background_children_of_a_program_that_has_ended_are_ended_before_the_release():
+    code = """
+        say(*child("say('up'); sleep()"))
+    """
+    process, pids = started(code)
+    with ended(process, pids):
+        assert finish(process) == (0, "", "")
+        assert not any(map(is_alive, pids))
+    assert only_run().outcome == Outcome.SUCCEEDED
+    assert is_free()
+
+
+@pytest.mark.parametrize("talk", ["sleep()", "\nwhile True: time.sleep(0.02); os.write(1, b'.')"])
+def test_a_daemon_that_left_the_group_and_keeps_the_output_open_is_not_waited_for(talk):
+    code = f"""
+        there = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", PRELUDE + {talk!r}], start_new_session=True
+        )
+        say(there.pid)
+    """
+    process, pids = started(code)
+    with ended(process, pids):
+        assert process.wait(DEADLINE) == 0
+        assert is_free()
+
+
+def test_all_that_the_program_has_printed_is_passed_on_although_a_daemon_keeps_the_pipe():
+    code = """
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        os.write(1, b"x" * 60_000)
+        os.write(1, b"end")
+    """
+    process = start(*python(code), text=False)
+    out, _ = process.communicate(timeout=DEADLINE)
+    assert len(out) == 60_003
+    for daemon in psutil.process_iter(["cmdline"]):
+        if daemon.info["cmdline"] == ["sleep", "600"]:
+            daemon.kill()
+
+
+# -- timeout, stall, loss
+
+
+def test_timeout_stops_the_whole_group_with_124():
+    process, pids = started(FAMILY, options=("--timeout", "2"))
+    with ended(process, pids):
+        code, _, err = finish(process)
+        assert (code, err) == (124, "prog: ran longer than its timeout of 2s\n")
+        assert not any(map(is_alive, pids))
+    assert (only_run().outcome, only_run().exit_code) == (Outcome.TIMED_OUT, 124)
+    assert is_free()
+
+
+def test_timeout_kills_who_ignores_it():
+    process, pids = started(STUBBORN, options=("--timeout", "1", "--grace", "0.3"))
+    with ended(process, pids):
+        assert finish(process)[0] == 124
+        assert not any(map(is_alive, pids))
+    assert only_run().outcome == Outcome.TIMED_OUT
+
+
+def test_a_program_that_prints_nothing_for_too_long_is_stalled_and_output_counts_as_progress():
+    code = """
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            os.write({}, b".")
+        sleep()
+    """
+    for stream in (1, 2):
+        began = time.monotonic()
+        process = start(*python(code.format(stream)), options=("--stall-after", "2"))
+        code_, _, err = finish(process)
+        assert code_ == 124
+        assert err.endswith("prog: made no progress for 2s\n")
+        assert time.monotonic() - began > 5
+        assert Run.objects.latest("id").outcome == Outcome.STALLED
+        assert is_free()
+
+
+def break_it():
+    break_lease("prog", "default", by="somebody")
+
+
+def test_a_broken_lease_ends_the_group_before_its_time_is_over():
+    process, pids = started(FAMILY, options=("--ttl", "6"))
+    with ended(process, pids):
+        elsewhere(break_it)
+        code, _, err = finish(process)
+        assert code == 70
+        assert "prog: the lease is lost: broken by somebody" in err
+        assert not any(map(is_alive, pids))
+    assert (only_run().outcome, only_run().exit_code) == (Outcome.LOST, 70)
+
+
+def test_who_ignores_the_loss_is_killed_before_the_trusted_time_is_over():
+    process, pids = started(STUBBORN, options=("--ttl", "3", "--grace", "60"))
+    with ended(process, pids):
+        elsewhere(break_it)
+        not_before = row().not_before
+
+        def gone():
+            over = RunLease.objects.filter(name="prog", not_before__lte=Now()).exists()
+            alive = any(map(is_alive, pids))
+            assert not (over and alive)
+            return not alive
+
+        wait_for(gone)
+        assert finish(process)[0] == 70
+        assert row().not_before == not_before
+
+
+@pytest.mark.parametrize("when", ["before the program", "while it runs", "at its end"])
+def test_ended_backends_cost_neither_the_lease_nor_the_result(when):
+    code = """
+        say(os.getpid())
+        sys.stdin.readline()
+        say("on")
+        sys.stdin.readline()
+    """
+    process, _ = started(code, options=("--ttl", "3"))
+    if when == "before the program":
+        end_backends()
+    before = row().renewed_at
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "on\n"
+    if when == "while it runs":
+        wait_for(lambda: row().renewed_at > before)
+        end_backends()
+        before = row().renewed_at
+        wait_for(lambda: row().renewed_at > before)
+    if when == "at its end":
+        end_backends()
+    code, _, err = finish(process, "end\n")
+    assert code == 0, err
+    assert (only_run().outcome, row().generation) == (Outcome.SUCCEEDED, 1)
+    assert is_free()
+
+
+# -- in a thread
+
+
+def test_a_program_is_ended_although_nobody_reads_what_it_says():
+    """A full pipe must keep neither the group nor runjob from their end."""
+    code = """
+        say(os.getpid())
+        while True:
+            os.write(1, b"x" * 10_000)
+            os.write(2, b"x" * 10_000)
+    """
+    process, pids = started(code, options=("--timeout", "1", "--grace", "0.5"))
+    with ended(process, pids):
+        all_gone(pids)
+        assert process.wait(DEADLINE) == 124
+    assert only_run().outcome == Outcome.TIMED_OUT
+
+
+def test_in_a_thread_a_program_runs_and_is_stopped_by_its_timeout():
+    def tick(words, **terms):
+        claim = Claim(name="prog", terms=resolve({"ttl": 60, **terms}))
+        job = Job(name="prog", program=tuple(words))
+        return runner.run(job, claim, grace=1, own_process=False)
+
+    assert elsewhere(lambda: tick(["true"])).exit_code == 0
+    assert elsewhere(lambda: tick(["false"])).exit_code == 1
+    report = elsewhere(lambda: tick(["sleep", "60"], timeout=0.3))
+    assert (report.exit_code, report.outcome) == (124, Outcome.TIMED_OUT)
+
+
+def test_no_thread_no_handle_and_no_process_is_left():
+    def tick():
+        claim = Claim(name="prog", terms=resolve({"ttl": 60}))
+        job = Job(name="prog", program=("true",))
+        return runner.run(job, claim, grace=1, own_process=False)
+
+    def handles():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    tick()
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("runlease")])
+    family = psutil.Process().children(recursive=True)
+    before, handlers = handles(), [signal.getsignal(number) for number in range(1, 65)]
+    for _ in range(5):
+        assert tick().exit_code == 0
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("runlease")])
+    assert handles() == before
+    assert [signal.getsignal(number) for number in range(1, 65)] == handlers
+    assert set(psutil.Process().children(recursive=True)) <= set(family)
+
+
+# -- a terminal
+
+
+TERMINAL = """
+import os, pty, sys
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))
+"""
+
+
+class Terminal:
+    """A command on a terminal of its own; what is typed goes to its standard input."""
+
+    def __init__(self, command):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TERMINAL, "sh", "-c", command],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.seen = b""
+
+    def type(self, keys):
+        self.process.stdin.write(keys)
+        self.process.stdin.flush()
+
+    def wait_for(self, word):
+        def shown():
+            self.seen += os.read(self.process.stdout.fileno(), 4096)
+            return word in self.seen
+
+        wait_for(shown)
+        self.seen = self.seen.partition(word)[2]
+
+
+def on_terminal(program, after="", before=""):
+    manage_py = f"{sys.executable} manage.py"
+    words = " ".join(f"'{word}'" for word in program)
+    return Terminal(f"{before} {manage_py} runjob prog -- {words}; echo exit=$?; {after}")
+
+
+READ = ["sh", "-c", "echo program; read line; echo got $line"]
+
+
+def test_on_a_terminal_the_program_can_read_it_and_it_is_given_back():
+    terminal = on_terminal(READ, after="read line; echo shell got $line")
+    with ended(terminal.process):
+        terminal.wait_for(b"program")
+        terminal.type(b"one\n")
+        terminal.wait_for(b"got one")
+        terminal.wait_for(b"exit=0")
+        terminal.type(b"two\n")
+        terminal.wait_for(b"shell got two")
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_program_that_reads_the_terminal_at_once_is_not_stopped_for_it(number):
+    terminal = on_terminal(["head", "-n1"])
+    with ended(terminal.process):
+        terminal.type(b"one\n")
+        terminal.wait_for(b"exit=0")
+
+
+def test_ctrl_c_ends_the_program_and_gives_the_terminal_back():
+    terminal = on_terminal(
+        ["sh", "-c", "echo program; sleep 60"], after="read line; echo shell got $line"
+    )
+    with ended(terminal.process):
+        terminal.wait_for(b"program")
+        terminal.type(b"\x03")
+        terminal.wait_for(b"exit=130")
+        terminal.type(b"two\n")
+        terminal.wait_for(b"shell got two")
+    wait_for(is_free)
+
+
+def test_a_terminal_that_is_not_ours_to_give_is_left_alone():
+    """As after setsid: standard input is a terminal, but not that of the session."""
+    terminal = on_terminal(["echo", "program ran"], before="setsid -w")
+    with ended(terminal.process):
+        terminal.wait_for(b"program ran")
+        terminal.wait_for(b"exit=0")
+
+
+# -- process 1
+
+
+def test_as_process_1_a_sigterm_ends_the_group_and_releases():
+    program = python("say(os.getpid()); sleep()")
+    words = [sys.executable, "manage.py", "runjob", "prog", "--", *program]
+    outside = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *words],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert outside.stdout.readline()
+    (runjob,) = psutil.Process(outside.pid).children()
+    with ended(outside, [runjob.pid]):
+        runjob.terminate()
+        code, _, err = finish(outside)
+    assert (code, err) == (143, "prog: stopped by SIGTERM\n")
+    assert only_run().outcome == Outcome.TERMINATED
+    assert is_free()
+
+
+def test_spawned_without_an_input_it_declines_while_it_runs():
+    process, _ = started("say(os.getpid()); sys.stdin.read()")
+    done = spawn_manage("runjob", "prog", "--", "echo", "ran")
+    assert finish(done) == (0, "", "")
+    assert finish(process)[0] == 0
+    assert sorted(Run.objects.values_list("outcome", flat=True)) == ["declined", "succeeded"]
