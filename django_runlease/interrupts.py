@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -22,6 +23,7 @@ from .exceptions import Stopped
 # Real-time signals are nobody's default; elsewhere SIGUSR2 is the least used.
 WAKE = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 CANCEL_TIMEOUT = 1.0
+PARK_TIMEOUT = 0.05
 
 
 class Interrupts:
@@ -36,6 +38,8 @@ class Interrupts:
         self.possible = threading.current_thread() is threading.main_thread()
         self._pid = os.getpid()
         self._signalled = False
+        self._parking = False
+        self._parked = threading.Event()
         self._allowed = False
         self._raised = False
         self._previous: dict[int, Any] = {}
@@ -65,7 +69,21 @@ class Interrupts:
             if self.possible:
                 signal.pthread_kill(threading.main_thread().ident or 0, WAKE)
 
+    def park(self) -> None:
+        """Keep the main thread from going any further, for what is left of this process.
+
+        Returns once it stands still, or after a moment if it does not come out of C code.
+        """
+        if self.possible:
+            self._parking = True
+            signal.pthread_kill(threading.main_thread().ident or 0, WAKE)
+            self._parked.wait(PARK_TIMEOUT)
+
     def _wake(self, number: int, frame: FrameType | None) -> None:
+        if self._parking:
+            self._parked.set()
+            while True:
+                time.sleep(1)
         self._raise_if_allowed()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,10 @@ FAILED, USAGE, UNAVAILABLE, LOST, CONFLICT, TIMED_OUT = 1, 2, 69, 70, 75, 124
 
 SLACK = 1.0
 """Seconds beyond its grace before a job, or the supervisor of a program, is not waited for."""
+
+
+class Refused(Exception):
+    """The claim cannot be made as it was asked for; the message says what to write instead."""
 
 
 class Unavailable(Exception):
@@ -68,8 +71,8 @@ def run(
     that is told to stop has for cleaning up. In *own_process*, a job that does not stop in time is
     ended together with the process, after *before_exit* was called.
 
-    Raises ValueError and RunLeaseError for a claim that cannot be made, Unavailable if the
-    database does not answer; then the job has not run.
+    Raises Refused for a claim that cannot be made, Unavailable if the database does not give it;
+    then the job has not run.
     """
     with Interrupts() as interrupts:
         try:
@@ -104,6 +107,8 @@ def _asking() -> Iterator[None]:
         yield
     except (DatabaseError, InterfaceError) as error:
         raise Unavailable(store.explain(error)) from error
+    except (ValueError, RunLeaseError) as error:
+        raise Refused(str(error)) from error
 
 
 def _claim(claim: Claim, interrupts: Interrupts) -> HeldLease | Declined:
@@ -135,17 +140,19 @@ class _Execution:
     def run(self, *, grace: float, own_process: bool) -> Report:
         error: BaseException | None = None
         with ExitStack() as stack:
-            trust = self._guarded(stack, grace=grace, own_process=own_process)
-            end = self._end_process if own_process else None
-            stack.enter_context(
-                Watch(self._held, self._interrupts, grace=grace + SLACK, end=end, trust=trust)
-            )
             try:
+                self._watched(stack, grace=grace, own_process=own_process)
                 with self._held.current():
                     self._call()
             except BaseException as raised:  # noqa: BLE001  it is in the report
                 error = raised
             return self._release(self._interrupts.cause, error)
+
+    def _watched(self, stack: ExitStack, *, grace: float, own_process: bool) -> None:
+        trust = self._guarded(stack, grace=grace, own_process=own_process)
+        end = self._end_process if own_process else None
+        watch = Watch(self._held, self._interrupts, grace=grace + SLACK, end=end, trust=trust)
+        stack.enter_context(watch)
 
     def _guarded(
         self, stack: ExitStack, *, grace: float, own_process: bool
@@ -208,9 +215,10 @@ class _Execution:
 
         def say() -> None:
             self._before_exit()
-            if sys.__stderr__ is not None:
-                os.write(2, line.encode("utf-8", "replace") + b"\n")
+            os.write(2, line.encode("utf-8", "replace") + b"\n")
 
+        # While words are written the job must not go on.
+        self._interrupts.park()
         # Neither a frozen database nor a full pipe may keep it from its end.
         words: list[Callable[[], None]] = [say, partial(self._held.close_run, closing)]
         threads = [threading.Thread(target=word, daemon=True) for word in words]

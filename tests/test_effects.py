@@ -270,7 +270,9 @@ def test_a_key_that_cannot_be_kept_is_refused(held, key, message):
     assert not Effect.objects.exists()
 
 
-@pytest.mark.parametrize("kind", ["", " charge", "a\nb", "k" * (KIND_LENGTH + 1), "e\u0301", 5, None])
+@pytest.mark.parametrize(
+    "kind", ["", " charge", "a\nb", "k" * (KIND_LENGTH + 1), "e\u0301", 5, None]
+)
 def test_a_kind_that_cannot_be_kept_is_refused(held, kind):
     with pytest.raises(ValueError, match="an effect's kind is a string"), held.effect(kind, 1):
         raise AssertionError("entered")

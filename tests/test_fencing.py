@@ -519,9 +519,7 @@ def test_a_fenced_update_or_delete_after_a_takeover_raises_whatever_it_would_mat
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_fenced_update_costs_one_statement_more_than_an_update(
-    held, django_assert_num_queries
-):
+def test_a_fenced_update_costs_one_statement_more_than_an_update(held, django_assert_num_queries):
     InvoiceFactory()
     with django_assert_num_queries(4):  # BEGIN, the fence, the update, COMMIT
         held.fenced_update(Invoice.objects.all(), cents=7)

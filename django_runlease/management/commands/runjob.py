@@ -18,7 +18,7 @@ from ...claiming import Claim
 from ...conf import conf
 from ...exceptions import Declined, RunLeaseError
 from ...jobs import Job
-from ...output import aside, quiet
+from ...output import aside, open_standard_streams, quiet
 from ...runner import CONFLICT, UNAVAILABLE, USAGE, Report
 from ...terms import TERM_NAMES, named_duration, resolve, short
 from ...text import check_name
@@ -98,6 +98,10 @@ class Command(BaseCommand):
         )
         add("--dry-run", action="store_true", help="say what would happen, and do nothing")
 
+    def run_from_argv(self, argv: list[str]) -> None:
+        open_standard_streams()
+        super().run_from_argv(argv)
+
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:
             return super().execute(*args, **options)
@@ -110,34 +114,39 @@ class Command(BaseCommand):
             sys.exit(ending.returncode)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        name = options["name"]
         try:
             job, claim = _job_and_claim(options)
             conflict_code = _conflict_code(options)
             grace = named_duration("grace", options["grace"]).total_seconds()
-            if options["dry_run"]:
-                return self._preview(job, claim)
-            own_process = getattr(self, "_called_from_command_line", False)
-            with (
-                aside(wanted=options["json"] and own_process),
-                quiet(until_failure=options["quiet_success"] and own_process) as output,
-            ):
-                report = runner.run(
-                    job, claim, grace=grace, own_process=own_process, before_exit=output.show
-                )
-                output.keep = report.exit_code != 0
         except (ValueError, RunLeaseError) as error:
             raise JobExit(f"runjob: {error}", returncode=USAGE) from error
+        try:
+            if options["dry_run"]:
+                return self._preview(job, claim)
+            report = self._run(job, claim, grace, options)
+        except runner.Refused as error:
+            raise JobExit(f"runjob: {error}", returncode=USAGE) from error
         except runner.Unavailable as error:
-            raise JobExit(
-                f"{name}: the job did not run: {error}", returncode=UNAVAILABLE
-            ) from error
+            line = f"{claim.name}: the job did not run: {error}"
+            raise JobExit(line, returncode=UNAVAILABLE) from error
         if options["json"]:
             self.stdout.write(history.to_json(_row(report, claim)))
-        line = f"{name}: {report.message}"
+        line = f"{claim.name}: {report.message}"
         if report.declined is not None:
             return self._decline(line, conflict_code(report.declined), options["verbosity"])
         return self._finish(line, report, options["verbosity"], tell_where=not job.program)
+
+    def _run(self, job: Job, claim: Claim, grace: float, options: dict[str, Any]) -> Report:
+        own_process = getattr(self, "_called_from_command_line", False)
+        with (
+            aside(wanted=options["json"] and own_process),
+            quiet(until_failure=options["quiet_success"] and own_process) as output,
+        ):
+            report = runner.run(
+                job, claim, grace=grace, own_process=own_process, before_exit=output.show
+            )
+            output.keep = report.exit_code != 0
+            return report
 
     def _preview(self, job: Job, claim: Claim) -> None:
         terms = ", ".join(
