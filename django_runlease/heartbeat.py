@@ -2,7 +2,8 @@
 
 It starts with the first lease and ends with the last. A beat is one statement, on a connection
 that belongs to the thread alone, so a job cannot hold it up. A beat that fails is tried again
-soon; whoever holds the lease goes on trusting it until ``trusted_until``, and no longer.
+soon; whoever holds the lease goes on trusting it until ``trusted_until``, and no longer. A beat
+may hang in a frozen database, so another thread tells the holders when that time is over.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
@@ -21,10 +22,15 @@ from django.db import DatabaseError, InterfaceError, connections
 from psycopg import Error as PsycopgError
 
 from . import clock, log, store
+from .exceptions import LeaseLost
 from .store import Answer, Beat, Loss
 
 BEATS_PER_TTL = 3
 RETRIES_PER_TTL = 10
+SKIPPED: Answer = "skipped"
+
+PATIENCE = 0.1
+"""Seconds for which a beat may go on before a lease whose trusted time is over is given up."""
 
 
 class Renewable(Protocol):
@@ -32,6 +38,8 @@ class Renewable(Protocol):
 
     token: UUID
     ttl: timedelta
+    trusted_until: float
+    lost: threading.Event
 
     def beat(self) -> Beat:
         """What to renew it with."""
@@ -41,6 +49,9 @@ class Renewable(Protocol):
 
     def lose(self, loss: Loss) -> None:
         """The database says that it is not ours any more."""
+
+    def raise_if_lost(self) -> None:
+        """Take note if its trusted time is over."""
 
 
 class Heartbeat:
@@ -60,10 +71,10 @@ class Heartbeat:
             self._members[held.token] = held
             self._schedule([held], BEATS_PER_TTL)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"runlease-heartbeat-{self._alias}", daemon=True
-                )
-                self._thread.start()
+                name = f"runlease-heartbeat-{self._alias}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify()
 
     def remove(self, held: Renewable) -> None:
@@ -82,38 +93,48 @@ class Heartbeat:
         for held in members:
             # Jitter, so that processes started by one tick do not all renew at one moment.
             share = random.uniform(0.8, 1.0) / beats_per_ttl  # noqa: S311
-            self._due[held.token] = clock.local() + held.ttl.total_seconds() * share
+            due = clock.local() + held.ttl.total_seconds() * share
+            self._due[held.token] = due if held.lost.is_set() else min(due, held.trusted_until)
 
     def _run(self) -> None:
-        self._connection = connections[self._alias] = store.own_connection(self._alias)
+        # By the time this thread ends, the attribute may be the next one's.
+        self._connection = connection = store.own_connection(self._alias)
+        connections[self._alias] = connection
         try:
-            while self._sleep():
-                self._beat(list(self._members.values()))
+            while members := self._due_members():
+                self._beat(members)
+                del members
         finally:
-            self._connection.close()
+            with self._changed:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+            connection.close()
 
-    def _sleep(self) -> bool:
-        """Sleep until a beat is due; False when no lease is left and the thread is to end."""
+    def _due_members(self) -> list[Renewable]:
+        """Sleep until a beat is due; empty when no lease is left and the thread is to end."""
         with self._changed:
             while left := self._seconds_left():
                 self._changed.wait(left)
-            if left is None:
+            members = list(self._members.values())
+            if not members:
                 self._thread = None
-            return left is not None
+            return members
 
     def _seconds_left(self) -> float | None:
         self._due = {token: due for token, due in self._due.items() if token in self._members}
         return max(min(self._due.values()) - clock.local(), 0.0) if self._due else None
 
     def _beat(self, members: list[Renewable]) -> None:
-        sent = clock.local()
-        answers = self._ask([held.beat() for held in members])
+        with _watched(members):
+            sent = clock.local()
+            answers = self._ask([held.beat() for held in members])
+        _tell_untrusted(held for held in members if answers.get(held.token, SKIPPED) == SKIPPED)
         lost = []
         with self._changed:
             for held in members:
                 if held.token not in self._members:
                     continue
-                match answers.get(held.token, "skipped"):
+                match answers.get(held.token, SKIPPED):
                     case "renewed":
                         held.renewed(sent)
                         self._schedule([held], BEATS_PER_TTL)
@@ -137,6 +158,39 @@ class Heartbeat:
                 self._connection.close()
         log.warning("a beat failed: %s", store.explain(problem))
         return {}
+
+
+@contextmanager
+def _watched(members: list[Renewable]) -> Iterator[None]:
+    """Within the block, tell each of *members* when it cannot be trusted any more."""
+    over = threading.Event()
+
+    def watch() -> None:
+        # A process that was frozen is rather told who has taken over, if the database says so.
+        left: float | None = max(_trusted_for(members) or 0.0, PATIENCE)
+        while not over.wait(left):
+            _tell_untrusted(members)
+            left = _trusted_for(members)
+
+    watching = threading.Thread(target=watch, name="runlease-trust", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
+
+
+def _trusted_for(members: Iterable[Renewable]) -> float | None:
+    """How many seconds all of *members* that are not lost can be trusted; None if all are."""
+    left = [held.trusted_until - clock.local() for held in members if not held.lost.is_set()]
+    return max(min(left), 0.0) if left else None
+
+
+def _tell_untrusted(members: Iterable[Renewable]) -> None:
+    for held in members:
+        with suppress(LeaseLost):
+            held.raise_if_lost()
 
 
 _heartbeats: dict[str, Heartbeat] = {}

@@ -68,13 +68,13 @@ class HeldLease:
         return f"<HeldLease {self.name!r} generation {self.generation} ({state})>"
 
     def __del__(self) -> None:
+        # Without source=self: whoever records warnings would keep it, and have it renewed for ever.
         # A claim that raised half-way through __init__ has no such attribute.
         if not getattr(self, "_ended", True) and os.getpid() == self._pid:
             warnings.warn(
                 f"{self!r} was dropped without release(); it expires after its ttl",
                 ResourceWarning,
                 stacklevel=1,
-                source=self,
             )
 
     @property

@@ -1,17 +1,24 @@
 """The ledger of external actions: begun, confirmed, or uncertain."""
 
+import json
 import math
+import re
 import threading
+from io import StringIO
+from signal import SIGKILL
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from django_runlease import LeaseLost, RunLeaseError, claim
 from django_runlease.effects import KEY_LENGTH, KIND_LENGTH
 from django_runlease.models import Effect, EffectState
+from example_project.billing import provider
+from example_project.billing.models import Invoice
 
 from .factories import InvoiceFactory, RunLeaseFactory
-from .support import DEADLINE, elsewhere, expire, granted, together
+from .support import DEADLINE, elsewhere, expire, granted, manage, together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -322,3 +329,134 @@ def test_an_effect_costs_two_transactions_of_a_bounded_number_of_statements(
     with django_assert_max_num_queries(16):
         with held.effect("charge", 5000):
             pass
+
+
+# -- read by people and programs
+
+
+def run(*words, **options):
+    out = StringIO()
+    call_command("runlease", "effects", *words, stdout=out, **options)
+    return out.getvalue()
+
+
+@pytest.fixture
+def some(held):
+    """One effect of each state, and an uncertain one of another lease."""
+    with held.effect("charge", 7, "eu") as effect:
+        effect.result = {"id": "ch_7"}
+    with held.effect("charge", 8) as effect:
+        effect.failed("card declined")
+    crash(held, 9)
+    other = claim("other", ttl=60, heartbeat=False)
+    crash(other, {"a": None})
+    other.release()
+
+
+def test_the_effects_are_listed_newest_first_with_what_they_gave(some):
+    titles, *lines = run().splitlines()
+    assert titles.split() == ["BEGUN", "(UTC)", "NAME", "EFFECT", "STATE", "ATTEMPTS", "RESULT"]
+    assert [re.split(r"  +", line)[1:] for line in lines] == [
+        ["other", 'charge {"a": null}', "started", "1"],
+        ["job", "charge 9", "started", "1"],
+        ["job", "charge 8", "failed", "1", "card declined"],
+        ["job", 'charge 7 "eu"', "confirmed", "1", '{"id": "ch_7"}'],
+    ]
+
+
+def test_the_uncertain_ones_are_what_somebody_must_look_at(some):
+    keys = [each["key"] for each in json.loads(run("--uncertain", "--json"))]
+    assert keys == [[{"a": None}], [9]]
+    assert [each["key"] for each in json.loads(run("job", "--uncertain", "--json"))] == [[9]]
+    assert [each["key"] for each in json.loads(run("--limit", "1", "--json"))] == [[{"a": None}]]
+
+
+def test_as_json_an_effect_has_the_models_fields_with_its_key_as_it_was_given(some):
+    effect = json.loads(run("job", "--json"))[-1]
+    row = Effect.objects.get(key='[7,"eu"]')
+    assert effect == {
+        "lease_name": "job",
+        "kind": "charge",
+        "key": [7, "eu"],
+        "idempotency_key": str(row.idempotency_key),
+        "state": "confirmed",
+        "generation": 1,
+        "attempts": 1,
+        "result": {"id": "ch_7"},
+        "reason": "",
+        "started_at": f"{row.started_at:%Y-%m-%dT%H:%M:%S.%fZ}",
+        "finished_at": f"{row.finished_at:%Y-%m-%dT%H:%M:%S.%fZ}",
+    }
+    assert json.loads(run("job", "--uncertain", "--json"))[0]["finished_at"] is None
+
+
+@pytest.mark.django_db
+def test_without_effects_the_list_says_so():
+    assert run() == "No effect yet: see held.effect().\n"
+    assert run("--uncertain") == "No effect is uncertain.\n"
+    assert run("--json") == "[]\n"
+    assert run("charge_due_invoices", "--json") == "[]\n"
+    for words in (["no such"], ["--limit", "0"]):
+        with pytest.raises(CommandError) as caught:
+            run(*words)
+        assert caught.value.returncode == 2
+
+
+def test_hostile_and_long_text_stays_in_80_columns_and_steers_no_terminal(held):
+    hostile = "a\x1b[2Jb\x9bd\u202e\x7f" * 20
+    with held.effect("charge", hostile, 1) as effect:
+        effect.result = hostile
+    with held.effect("refund", "ü" * 100) as effect:
+        effect.failed(hostile)
+    shown = run()
+    assert shown.replace("\n", "").isprintable()
+    assert max(map(len, shown.splitlines())) <= 80
+    assert run("--json").isascii()
+
+
+@pytest.mark.django_db
+def test_the_list_is_one_query_by_an_index(django_assert_num_queries):
+    with django_assert_num_queries(1):
+        run("--uncertain")
+
+
+# -- the example
+
+
+def test_a_worker_killed_between_call_and_confirmation_and_every_invoice_is_charged_once():
+    InvoiceFactory.create_batch(3)
+    with provider.serving() as there:
+        url = {"PROVIDER_URL": there.url}
+        killed = manage("crashing_worker", env=url)
+        assert killed.returncode == -SIGKILL, killed.stderr
+        assert [each["state"] for each in json.loads(run("--uncertain", "--json"))] == ["started"]
+        assert len(there.charges) == 1
+        assert not Invoice.objects.exclude(charged_at=None).exists()
+        done = manage("runjob", "charge_due_invoices", env=url)
+        assert (done.returncode, done.stdout) == (0, "charged 3 invoices\n")
+        assert "took over" in done.stderr
+        again = manage("runjob", "charge_due_invoices", env=url)
+        assert again.stdout == "charged 0 invoices\n"
+    assert there.requests == 4
+    assert len(there.charges) == 3
+    effects = Effect.objects.order_by("pk")
+    assert [each.state for each in effects] == [EffectState.CONFIRMED] * 3
+    assert [each.attempts for each in effects] == [2, 1, 1]
+    assert {str(each.idempotency_key) for each in effects} == set(there.charges)
+    assert [each.result for each in effects] == ["ch_1", "ch_2", "ch_3"]
+    assert not Invoice.objects.filter(charged_at=None).exists()
+
+
+def test_without_a_provider_the_job_of_the_example_runs_too():
+    InvoiceFactory()
+    done = manage("runjob", "charge_due_invoices")
+    assert (done.returncode, done.stdout) == (0, "charged 1 invoices\n")
+    assert Effect.objects.get().state == EffectState.CONFIRMED
+
+
+def test_the_demo_of_effects_tells_its_story_and_ends_by_itself():
+    done = manage("demo_effects")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killed by SIGKILL" in done.stdout
+    assert "took over from" in done.stdout
+    assert done.stdout.rstrip().endswith("7 requests, 6 charges, 6 invoices")

@@ -6,19 +6,20 @@ from django.utils import timezone
 
 from django_runlease import HeldLease, job
 
+from . import provider
 from .models import Invoice
-
-PROVIDER_LATENCY = 0.3
-"""Seconds that the payment provider takes to answer."""
 
 
 @job("charge_due_invoices", ttl="1m", every="5m")
 def charge_due_invoices(held: HeldLease) -> None:
-    """Charge each invoice that is due, one fenced transaction each."""
+    """Charge each invoice that is due, and write that down in one fenced transaction each."""
     due = Invoice.objects.filter(charged_at=None, due_at__lte=timezone.now())
     total = due.count()
     for done, invoice in enumerate(due, start=1):
-        time.sleep(PROVIDER_LATENCY)
+        with held.effect("charge", invoice.pk) as effect:
+            # An uncertain one needs no other care: the provider knows the key.
+            if not effect.confirmed:
+                effect.result = provider.charge(invoice.cents, key=effect.key)
         charge(held, invoice)
         held.progress(done, total, f"charged {invoice}")
     print(f"charged {total} invoices", flush=True)
@@ -31,7 +32,7 @@ def send_reminders(held: HeldLease) -> None:
         held.check()
         print(f"reminder {done + 1} of 10", flush=True)
         held.progress(done + 1, 10)
-        time.sleep(PROVIDER_LATENCY)
+        time.sleep(provider.LATENCY)
 
 
 def charge(held: HeldLease, invoice: Invoice) -> None:
