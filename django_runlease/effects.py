@@ -38,9 +38,10 @@ class PendingEffect:
         self.key: UUID = row.idempotency_key
         """The idempotency key to send: the same for every attempt and every holder."""
         self.generation: int = row.generation
-        """The generation of this attempt, which can go along as a fencing number."""
+        """The generation of this attempt, which can go along as a fencing number; for a confirmed
+        effect, of the attempt that was confirmed."""
         self.attempt: int = row.attempts
-        """Which attempt this is, from 1 on; for a confirmed effect, which one was confirmed."""
+        """Which attempt this is, from 1 on; for a confirmed effect, how many there were."""
         self.confirmed = confirmed
         """It was done before, and :attr:`result` is what it gave: do nothing."""
         self.uncertain = uncertain

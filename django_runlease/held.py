@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import traceback
@@ -23,7 +24,7 @@ from .fencing import InheritedLease, fenced
 from .models import Outcome
 from .store import Beat, Claimed, Closing, Loss, LostReason
 from .terms import Duration, Terms, duration, short
-from .text import summary
+from .text import storable, summary
 
 _current: ContextVar[HeldLease | None] = ContextVar("current_lease", default=None)
 
@@ -186,8 +187,16 @@ class HeldLease:
             self._trust_from(sent)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Tell operators how far the job is. Kept here, and written with the next renewal."""
-        self._progress = {"done": done, "total": total, "message": message}
+        """Tell operators how far the job is. Kept here, and written with the next renewal.
+
+        Raises ValueError for what is no finite number.
+        """
+        # Refused here, because the renewal of all leases would fail with it.
+        self._progress = {
+            "done": _finite(done),
+            "total": None if total is None else _finite(total),
+            "message": storable(str(message)),
+        }
         self.touch()
 
     def touch(self) -> None:
@@ -294,6 +303,14 @@ class HeldLease:
             # Not reset(), which refuses a block that ends in another context than it began in.
             if _current.get() is self:
                 _current.set(outer)
+
+
+def _finite(number: float) -> float:
+    # Decimals and the numbers of other libraries have no form in JSON.
+    plain = number if isinstance(number, int) else float(number)
+    if isinstance(plain, float) and not math.isfinite(plain):
+        raise ValueError(f"progress is told in finite numbers, not {number!r}")
+    return plain
 
 
 def closing_for(error: BaseException | None) -> Closing:

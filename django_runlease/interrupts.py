@@ -92,6 +92,8 @@ class Interrupts:
             # what is its parent's.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+            # Process 1 survives that.
+            os._exit(128 + number)
         self._signalled = True
         if self.cause is None:
             self.cause = KeyboardInterrupt() if number == signal.SIGINT else Stopped(128 + number)

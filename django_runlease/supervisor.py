@@ -86,6 +86,7 @@ class Program:
         the lease is gone before the start, and Django's database errors; the group is dead then.
         """
         with ExitStack() as stack:
+            stack.enter_context(_collecting())
             stack.enter_context(self._guard)
             process, gate = stack.enter_context(self._behind_gate())
             # All is ready before the program can take its first breath.
@@ -105,7 +106,6 @@ class Program:
     @contextmanager
     def _behind_gate(self) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
         """The process that becomes the program when a byte is written to the file."""
-        _occupy_standard_descriptors()
         waiting, go = os.pipe()
         command = [sys.executable, "-I", "-S", GUARD, "gate", str(waiting), *self._words]
         environment = {
@@ -230,15 +230,12 @@ class Tail:
     @contextmanager
     def streaming(self, process: subprocess.Popen[bytes], held: HeldLease) -> Iterator[None]:
         """Pass on the output of *process* within the block; all of it has been at its end."""
-        streams = ((process.stdout, sys.__stdout__, 1), (process.stderr, sys.__stderr__, 2))
-        pumps = []
-        for source, stream, descriptor in streams:
-            if stream is not None:
-                stream.flush()
-            # Closed when we began, the number may be another file's by now.
-            target = None if stream is None else descriptor
-            arguments = [source, target, held]
-            pumps.append(threading.Thread(target=self._pump, args=arguments, daemon=True))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pumps = [
+            threading.Thread(target=self._pump, args=[source, target, held], daemon=True)
+            for source, target in ((process.stdout, 1), (process.stderr, 2))
+        ]
         for pump in pumps:
             pump.start()
         try:
@@ -248,7 +245,7 @@ class Tail:
             for pump in pumps:
                 pump.join()
 
-    def _pump(self, source: IO[bytes], target: int | None, held: HeldLease) -> None:
+    def _pump(self, source: IO[bytes], target: int, held: HeldLease) -> None:
         with source:
             for chunk in self._chunks(source.fileno()):
                 held.touch()
@@ -256,8 +253,7 @@ class Tail:
                     self._kept += chunk
                     del self._kept[:-TAIL_LENGTH]
                 try:
-                    if target is not None:
-                        _write_all(target, chunk)
+                    _write_all(target, chunk)
                 except OSError:
                     # Nobody reads us any more; let the program notice as if it wrote there itself.
                     break
@@ -286,13 +282,6 @@ def _write_all(target: int, chunk: bytes) -> None:
             view = view[os.write(target, view) :]
         except BlockingIOError:
             select.select([], [target], [])
-
-
-def _occupy_standard_descriptors() -> None:
-    # Where we began without them, no pipe may get their numbers.
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
 
 
 def _wait(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
@@ -324,6 +313,22 @@ def _reap(group: int) -> None:
             pass
     except ChildProcessError:
         pass
+
+
+@contextmanager
+def _collecting() -> Iterator[None]:
+    """Be told how children end, also where whoever started us chose to ignore that."""
+    ignored = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+    )
+    if ignored:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 @contextmanager

@@ -21,7 +21,8 @@ PRELUDE = """
 import os, signal, subprocess, sys, time
 
 def say(*words):
-    print(*words, flush=True)
+    # Not print(), which a signal handler must not call.
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 def sleep():
     while True:

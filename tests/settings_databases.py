@@ -1,12 +1,8 @@
-"""The example's settings, with a second database and a second way to the first one."""
+"""The example's settings, with a second database on the same server."""
 
 import os
 
 from example_project.settings import *  # noqa: F403
 from example_project.settings import DATABASES
 
-DATABASES = {
-    **DATABASES,
-    "second": DATABASES["default"],
-    "other": {**DATABASES["default"], "NAME": os.environ["OTHER_DATABASE"]},
-}
+DATABASES = {**DATABASES, "other": {**DATABASES["default"], "NAME": os.environ["OTHER_DATABASE"]}}

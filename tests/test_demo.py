@@ -13,7 +13,8 @@ def test_the_demo_tells_its_story_with_real_processes_and_ends_by_itself():
     assert done.returncode == 0, done.stdout + done.stderr
     told = done.stdout
     overlap, crash, stale = re.split(r"^\d\. ", told, flags=re.M)[1:]
-    assert overlap.count("charge_due_invoices: declined, held by") == 1
+    # Which of the two reasons it is, depends on how close the two claims were.
+    assert len(re.findall("charge_due_invoices: declined, (held by|busy)", overlap)) == 1
     assert overlap.count("charge_due_invoices: succeeded") == 1
     assert "6 invoices are charged, each of them once" in overlap
     assert "killed by SIGKILL" in crash

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import threading
+from contextlib import ExitStack
 from io import StringIO
 from signal import SIGKILL
 
@@ -78,6 +79,15 @@ def test_what_was_confirmed_is_told_with_its_result_and_stays_as_it_is(held):
         again.result = "another"
         again.failed("no")
     assert row() == before
+
+
+def test_what_was_confirmed_needs_no_lease_at_the_end_of_the_block(held):
+    with held.effect("charge", 7):
+        pass
+    with held.effect("charge", 7) as again:
+        expire()
+        elsewhere(granted)
+    assert again.confirmed
 
 
 def test_a_block_that_raises_leaves_it_uncertain_and_the_next_attempt_has_the_same_key(held):
@@ -191,12 +201,26 @@ def test_an_attempt_that_failed_does_not_hide_that_another_one_was_confirmed_or_
     assert Effect.objects.get(key="[9]").state == EffectState.STARTED
 
 
+def test_what_one_attempt_has_confirmed_stays_whatever_a_later_one_says(held):
+    with held.effect("charge", 7) as first:
+        with held.effect("charge", 7) as second:
+            second.result = "second"
+        first.result = "first"
+    assert row()["result"] == "second"
+    with ExitStack() as later:
+        with held.effect("charge", 8):
+            failing = later.enter_context(held.effect("charge", 8))
+            failing.failed("declined")
+        assert Effect.objects.get(key="[8]").state == EffectState.CONFIRMED
+    assert Effect.objects.get(key="[8]").state == EffectState.CONFIRMED
+
+
 # -- where
 
 
 def test_an_effect_in_an_open_transaction_or_fence_is_refused(held):
     for around in (transaction.atomic, held.fence):
-        with around(), pytest.raises(RunLeaseError, match="within an open transaction"):
+        with around(), pytest.raises(RunLeaseError, match="an effect cannot begin within an open"):
             with held.effect("charge", 7):
                 raise AssertionError("entered")
     assert not Effect.objects.exists()

@@ -57,6 +57,17 @@ def test_a_fence_on_a_second_alias_refuses_a_lease_that_was_taken_over(second):
     assert not Invoice.objects.exists()
 
 
+def test_a_fence_works_where_the_server_binds_the_parameters(other):
+    claimed = granted()
+    binding = {**connections["default"].settings_dict["OPTIONS"], "server_side_binding": True}
+    name = connections[other].settings_dict["NAME"]
+    with further_alias("binding", OPTIONS=binding) as alias, fenced(claimed, alias, idle="1m"):
+        Invoice.objects.using(alias).create(customer="x", cents=1, **due())
+    with further_alias("binding", OPTIONS=binding, NAME=name) as alias, fenced(claimed, alias):
+        Invoice.objects.using(alias).create(customer="x", cents=1, **due())
+    assert Invoice.objects.count() == Invoice.objects.using(other).count() == 1
+
+
 # -- another database
 
 
@@ -80,6 +91,15 @@ def test_a_holder_is_refused_there_once_a_newer_one_has_fenced_there(other):
     written = Invoice.objects.using(other).order_by("pk").values_list("charged_by", flat=True)
     assert list(written) == ["late", "newer"]
     assert marks(other) == [("job", newer.generation, newer.token)]
+
+
+def test_a_stale_holder_does_not_wait_for_the_end_of_the_newer_ones_fence_there(other):
+    late = granted()
+    newer = taken_over()
+    write(newer, other)
+    with fenced(newer, other):
+        with pytest.raises(LeaseLost):
+            elsewhere(lambda: write(late, other))
 
 
 def test_a_stale_holder_is_refused_there_before_the_new_one_has_come_if_its_row_can_be_asked(other):
@@ -112,15 +132,15 @@ def test_blocks_of_one_holder_run_side_by_side_there_the_first_ones_too(other, f
     claimed = granted()
     if not first:
         write(claimed, other)
-    barrier = threading.Barrier(3)
+    barrier = threading.Barrier(6)
 
     def meet_in_the_fence():
         with fenced(claimed, other):
             barrier.wait(DEADLINE)
             Invoice.objects.using(other).create(customer="met", cents=1, **due())
 
-    together(*[meet_in_the_fence] * 3)
-    assert Invoice.objects.using(other).filter(customer="met").count() == 3
+    together(*[meet_in_the_fence] * 6)
+    assert Invoice.objects.using(other).filter(customer="met").count() == 6
 
 
 def test_the_new_holders_fence_there_waits_for_an_open_one_of_the_old(other):

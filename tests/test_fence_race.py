@@ -18,8 +18,8 @@ from django_runlease.store import Claimed
 from example_project.billing.models import Invoice
 
 from .factories import InvoiceFactory
+from .guarded import required
 from .support import DEADLINE, elsewhere, spawn_python, together, wait_for, wish
-from .test_triggers import required
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

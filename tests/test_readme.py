@@ -10,18 +10,25 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from django.apps import apps
 from django.core.checks import run_checks
 from django.core.management import load_command_class
+from django.db import DatabaseError, connection, transaction
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
 from django.test import override_settings
+from django.utils import timezone
 
 import django_runlease
 from django_runlease import jobs, runner
 from django_runlease.claiming import Options
 from django_runlease.conf import KEYS, Conf
 from django_runlease.exceptions import DeclineReason
-from django_runlease.models import Run
+from django_runlease.models import Effect, Run
+from django_runlease.testing import take_over_now
+from example_project.billing.models import Invoice
 
-from .factories import RunLeaseFactory
+from .factories import InvoiceFactory, RunLeaseFactory
 from .support import ROOT, manage
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,7 +47,7 @@ def blocks(text: str, language: str) -> list[str]:
 def rows(text: str, heading: str) -> list[list[str]]:
     """The rows of the table whose first column is called *heading*."""
     lines = text[text.index(f"| {heading} |") :].splitlines()[2:]
-    table = [line for line in lines[: [*map(bool, lines), False].index(False)]]
+    table = lines[: [*map(bool, lines), False].index(False)]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
@@ -149,6 +156,66 @@ def test_the_lines_on_leases_in_code_work_as_written():
     invoice.save.assert_called_once_with()
     assert namespace["build_reports"]() is None
     assert not namespace["held"].release(), "the block has released it"
+
+
+OUTLIVED = "What happens when a worker outlives its lease"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_tools_for_a_worker_that_outlives_its_lease_work_and_refuse_as_written():
+    tools, _ = blocks(section(OUTLIVED), "python")
+    invoice = InvoiceFactory()
+    provider = Mock(**{"charge.return_value": "ch_1"})
+    names = {"Invoice": Invoice, "invoice": invoice, "now": timezone.now(), "provider": provider}
+    with django_runlease.lease("job", heartbeat=False) as held:
+        for _ in range(2):
+            _executed(tools, held=held, **names)
+        provider.charge.assert_called_once_with(1250, key=Effect.objects.get().idempotency_key)
+        invoice.refresh_from_db()
+        assert (invoice.charged_by, invoice.charged_at) == ("the new worker", names["now"])
+    late = django_runlease.claim("job", heartbeat=False)
+    take_over_now(late)
+    for tool in re.split(r"^\n", tools, flags=re.M):
+        with pytest.raises(django_runlease.LeaseLost):
+            _executed(tool, held=late, **names)
+    assert late.release() is False
+    told = {word for first, *_ in rows(section(OUTLIVED), "Tool") for word in words(first)}
+    assert {name for name in dir(held) if name.startswith(("fence", "effect"))} == {
+        re.split(r"[.(]", word)[1] for word in told if word.startswith("held.")
+    }
+
+
+@pytest.mark.django_db
+def test_the_migration_and_the_correction_by_hand_work_as_written():
+    _, migration = blocks(section(OUTLIVED), "python")
+    (correction,) = blocks(section(OUTLIVED), "sql")
+    migration = _executed(migration, __name__="readme")["Migration"]("0002_x", "billing")
+    assert set(migration.dependencies) <= set(MigrationLoader(connection).graph.nodes)
+    invoice = InvoiceFactory()
+    state = ProjectState.from_apps(apps)
+    with connection.schema_editor() as editor:
+        migration.apply(state, editor)
+    with connection.cursor() as cursor:
+        begin, *statements, commit = correction.strip().splitlines()
+        assert (begin, commit) == ("BEGIN;", "COMMIT;")
+        with pytest.raises(DatabaseError, match='in a fence of the lease "charge_due_invoices"'):
+            with transaction.atomic():
+                cursor.execute(statements[-1])
+        for statement in statements:
+            cursor.execute(statement)
+    invoice.refresh_from_db()
+    assert invoice.cents == 1900
+    assert Run.objects.get().reason == "a wrong amount"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_uncertain_effects_are_listed_as_written():
+    (block,) = blocks(section(OUTLIVED), "console")
+    with django_runlease.lease("charge_due_invoices", heartbeat=False) as held:
+        with pytest.raises(ZeroDivisionError), held.effect("charge", 7):
+            raise ZeroDivisionError
+    done = manage(*shlex.split(block)[2:])
+    assert "charge 7" in done.stdout
 
 
 @pytest.mark.django_db

@@ -34,7 +34,7 @@ from .programs import (
     start,
     started,
 )
-from .support import elsewhere, environment, manage, spawn_manage, wait_for
+from .support import elsewhere, environment, manage, open_transaction, spawn_manage, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -187,6 +187,15 @@ def test_the_programs_exit_code_is_passed_on_and_recorded(code, exit_code, messa
     assert is_free()
 
 
+def test_a_failure_is_no_success_where_the_parent_ignores_its_children():
+    """What a process ignores, those it starts ignore too; then nobody tells an exit code."""
+    words = [sys.executable, "manage.py", "runjob", "prog", "--", "sh", "-c", "exit 7"]
+    shell = ["bash", "-c", "trap '' CHLD; exec \"$@\"", "sh", *words]
+    done = subprocess.run(shell, env=environment(), capture_output=True, check=False, timeout=60)
+    assert done.returncode == 7, done.stderr
+    assert only_run().exit_code == 7
+
+
 @pytest.mark.parametrize(
     ("words", "exit_code", "said"),
     [
@@ -227,16 +236,17 @@ def test_the_program_is_told_its_lease_in_the_environment():
     assert finish(process)[0] == 0
 
 
-def test_the_program_starts_with_the_signals_of_a_fresh_process():
-    code = r"""
-        status = open("/proc/self/status").read()
-        say(*(status.partition(f"{key}:")[2].split()[0] for key in ("SigBlk", "SigIgn")))
-        say(os.getpgrp() == os.getpid(), sorted(map(int, os.listdir("/proc/self/fd")))[:3])
-        say(len(os.listdir("/proc/self/fd")))
+def test_the_program_starts_as_a_fresh_process():
+    """In a group of its own, with no file and no signal that was changed by Python or by us."""
+    script = """
+        grep -E 'Sig(Blk|Ign)' /proc/self/status
+        ls /proc/self/fd
+        test $(cut -d' ' -f5 /proc/$$/stat) = $$ && echo leads its group
     """
-    plain = [sys.executable, "-I", "-S", "-c", python(code)[-1]]
-    there = subprocess.run(plain, capture_output=True, text=True, check=True, process_group=0)
-    assert run(*python(code), stdin=None) == (0, there.stdout, "")
+    program = ["sh", "-c", script]
+    fresh = subprocess.run(program, capture_output=True, text=True, check=True, process_group=0)
+    assert "leads" in fresh.stdout
+    assert run(*program) == (0, fresh.stdout, "")
 
 
 def test_its_group_is_written_into_the_lease_before_it_starts():
@@ -443,17 +453,20 @@ def test_a_daemon_that_left_the_group_and_keeps_the_output_open_is_not_waited_fo
 
 
 def test_all_that_the_program_has_printed_is_passed_on_although_a_daemon_keeps_the_pipe():
+    """Also what was still in the pipe when it ended, since nobody had read that far."""
     code = """
-        subprocess.Popen(["sleep", "600"], start_new_session=True)
-        os.write(1, b"x" * 60_000)
+        daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        os.write(2, f"{os.getpid()} {daemon.pid}\\n".encode())
+        for _ in range(19):
+            os.write(1, b"x" * 10_000)
         os.write(1, b"end")
     """
     process = start(*python(code), text=False)
-    out, _ = process.communicate(timeout=DEADLINE)
-    assert len(out) == 60_003
-    for daemon in psutil.process_iter(["cmdline"]):
-        if daemon.info["cmdline"] == ["sleep", "600"]:
-            daemon.kill()
+    program, daemon = map(int, process.stderr.readline().split())
+    with ended(process, [daemon]):
+        wait_for(lambda: not is_alive(program))
+        assert process.stdout.read() == b"x" * 190_000 + b"end"
+        assert process.wait(DEADLINE) == 0
 
 
 # -- timeout, stall, loss
@@ -526,6 +539,17 @@ def test_who_ignores_the_loss_is_killed_before_the_trusted_time_is_over():
         wait_for(gone)
         assert finish(process)[0] == 70
         assert row().not_before == not_before
+
+
+def test_a_group_whose_lease_cannot_be_renewed_is_ended_before_it_expires():
+    process, pids = started(STUBBORN, options=("--ttl", "4", "--grace", "60"))
+    with ended(process, pids):
+        with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"):
+            gone_before_expiry(pids)
+        code, _, err = finish(process)
+    assert code == 70
+    assert "the database has renewed nothing for" in err
+    assert only_run().outcome == Outcome.LOST
 
 
 @pytest.mark.parametrize("when", ["before the program", "while it runs", "at its end"])
@@ -681,6 +705,16 @@ def test_ctrl_c_ends_the_program_and_gives_the_terminal_back():
         terminal.type(b"two\n")
         terminal.wait_for(b"shell got two")
     wait_for(is_free)
+
+
+def test_ctrl_z_does_not_leave_a_terminal_to_a_program_that_sleeps():
+    terminal = on_terminal(READ)
+    with ended(terminal.process):
+        terminal.wait_for(b"program")
+        terminal.type(b"\x1a")
+        terminal.type(b"one\n")
+        terminal.wait_for(b"got one")
+        terminal.wait_for(b"exit=0")
 
 
 def test_a_terminal_that_is_not_ours_to_give_is_left_alone():

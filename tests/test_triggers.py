@@ -1,7 +1,7 @@
 """Tables that refuse what is not fenced, whatever code or person writes there."""
 
 import re
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from io import StringIO
 
 import psycopg
@@ -10,7 +10,6 @@ from django.contrib.auth.models import Group
 from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import DatabaseError, connection, connections, transaction
-from django.db.migrations.state import ProjectState
 from django.db.migrations.writer import MigrationWriter
 from django.test import TestCase
 from django.utils import timezone
@@ -23,6 +22,7 @@ from django_runlease.triggers import MIGRATION, RequireFence
 from example_project.billing.models import Invoice
 
 from .factories import InvoiceFactory
+from .guarded import required
 from .support import elsewhere, expire, granted, manage, refused
 
 ODD = 'charge 100% of "O\'Hara" \\ żółw'
@@ -31,21 +31,6 @@ INSERT = (
     "INSERT INTO billing_invoice (customer, cents, due_at, charged_by) VALUES ('x', 1, now(), '')"
 )
 WRITES = [INSERT, "UPDATE billing_invoice SET cents = 2", "DELETE FROM billing_invoice"]
-
-
-@contextmanager
-def required(lease="job", table=Invoice, using="default"):
-    """In the block, a table takes writes only in a fence of *lease*."""
-    operation = RequireFence(table.__name__, lease)
-    state = ProjectState.from_apps(table._meta.apps)
-    app = table._meta.app_label
-    with connections[using].schema_editor() as editor:
-        operation.database_forwards(app, editor, state, state)
-    try:
-        yield operation
-    finally:
-        with connections[using].schema_editor() as editor:
-            operation.database_backwards(app, editor, state, state)
 
 
 @pytest.fixture
@@ -275,6 +260,19 @@ def test_a_bypass_cannot_be_forged_by_a_setting(claimed, guarded):
             InvoiceFactory()
 
 
+def test_the_bypass_of_another_transaction_at_the_same_time_cannot_be_used(claimed, guarded):
+    def bypass():
+        with transaction.atomic():
+            execute("SELECT runlease_bypass('job', 'x')")
+
+    with is_refused(), transaction.atomic():
+        execute("SELECT 1")
+        elsewhere(bypass)
+        used = str(Run.objects.get(trigger="bypass").pk)
+        execute("SELECT set_config('runlease.bypass', %s, true)", used)
+        InvoiceFactory()
+
+
 @pytest.mark.parametrize("reason", ["", "  ", None])
 def test_a_bypass_needs_a_reason(transactional_db, reason):
     with pytest.raises(DatabaseError, match="a bypass needs a reason"):
@@ -358,6 +356,29 @@ def test_truncate_and_the_replica_role_are_not_covered(claimed, guarded):
     with transaction.atomic():
         execute("SET LOCAL session_replication_role = replica")
         InvoiceFactory()
+
+
+@pytest.mark.django_db
+def test_partitions_written_to_directly_and_a_disabled_trigger_are_not_covered():
+    execute("CREATE TABLE parts (id int) PARTITION BY LIST (id)")
+    execute("CREATE TABLE part_1 PARTITION OF parts FOR VALUES IN (1)")
+    execute(
+        "CREATE TRIGGER fence BEFORE INSERT ON parts EXECUTE FUNCTION runlease_require_fence('job')"
+    )
+    with pytest.raises(DatabaseError, match="takes writes only in a fence"), transaction.atomic():
+        execute("INSERT INTO parts VALUES (1)")
+    execute("INSERT INTO part_1 VALUES (1)")
+    execute("ALTER TABLE parts DISABLE TRIGGER ALL")  # as pg_restore --disable-triggers does
+    execute("INSERT INTO parts VALUES (1)")
+
+
+@pytest.mark.django_db
+def test_the_bypass_can_be_kept_from_everybody():
+    execute("REVOKE EXECUTE ON FUNCTION runlease_bypass(text, text) FROM PUBLIC")
+    execute("CREATE ROLE clerk")
+    with pytest.raises(DatabaseError, match="permission denied"), transaction.atomic():
+        execute("SET LOCAL ROLE clerk")
+        execute("SELECT runlease_bypass('job', 'x')")
 
 
 # -- in another database than the lease's

@@ -32,7 +32,7 @@ def other_database(django_db_setup, django_db_blocker):
     with django_db_blocker.unblock():
         name = f"{connection.settings_dict['NAME']}_other"
         with connection.cursor() as cursor:
-            cursor.execute(f'DROP DATABASE IF EXISTS "{name}"')
+            cursor.execute(f'DROP DATABASE IF EXISTS "{name}" (FORCE)')
             cursor.execute(f'CREATE DATABASE "{name}"')
         with further_alias("other", NAME=name):
             for app in ("runlease", "billing"):

@@ -1,0 +1,742 @@
+"""The heartbeat: one thread for all leases of a process, on a connection of its own."""
+
+import gc
+import os
+import signal
+import subprocess
+import threading
+import uuid
+from contextlib import contextmanager
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import environ
+import psycopg
+import pytest
+from django.db import connection
+
+from django_runlease import LeaseLost, claim, heartbeat, store
+from django_runlease.clock import Now, Seconds
+from django_runlease.models import RunLease
+from django_runlease.store import Beat, Loss
+from example_project import embedded
+
+from .programs import end_backends
+from .support import (
+    backends,
+    elsewhere,
+    expire,
+    granted,
+    manage,
+    open_transaction,
+    refused,
+    spawn_python,
+    together,
+    wait_for,
+)
+
+committed = pytest.mark.django_db(transaction=True)
+
+
+def row(name="job"):
+    return RunLease.objects.get(name=name)
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name.startswith("runlease")]
+
+
+def renewed_after(moment, name="job"):
+    """Wait for a renewal later than *moment*; return when it was."""
+    return wait_for(lambda: (at := row(name).renewed_at) > moment and at)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    wait_for(lambda: not threads())
+
+
+@contextmanager
+def held(name="job", **terms):
+    lease = claim(name, **terms)
+    assert lease, lease
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+class Worker:
+    """A process that holds a lease and evaluates what it is asked."""
+
+    CODE = """
+import sys
+from django_runlease import claim, clock
+{setup}
+held = claim("job", ttl=float(sys.argv[1]))
+assert held, held
+print(held.generation, flush=True)
+for line in sys.stdin:
+    print(eval(line), flush=True)
+{end}
+"""
+
+    def __init__(self, ttl, setup="", end="held.release()", **env):
+        code = self.CODE.format(setup=setup, end=end)
+        self.process = spawn_python(code, str(ttl), stdin=subprocess.PIPE, env=env)
+        self.generation = int(self._answer())
+
+    def _answer(self):
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()
+        return line.strip()
+
+    def ask(self, expression):
+        self.process.stdin.write(expression + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def finish(self):
+        out, err = self.process.communicate("", timeout=30)
+        assert out == ""
+        return self.process.returncode, err
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.process.kill()
+        self.process.communicate()
+
+
+# -- renewing
+
+
+@committed
+def test_leases_of_different_lengths_are_all_renewed_again_and_again():
+    with held("short", ttl=0.6), held("middle", ttl=1.5), held("long", ttl=60):
+        for name in ("short", "middle", "long"):
+            at = renewed_after(row(name).claimed_at, name)
+            at = renewed_after(at, name)
+            lease = row(name)
+            assert lease.expires_at - lease.renewed_at == lease.ttl
+        assert {row(name).generation for name in ("short", "middle", "long")} == {1}
+
+
+@committed
+def test_a_lease_is_held_for_many_ttl():
+    with held(ttl=0.5) as lease:
+        first = row()
+        wait_for(lambda: row().renewed_at > first.claimed_at + 4 * first.ttl)
+        lease.check()
+        assert row().token == lease.token
+        assert lease.remaining() > 0
+        assert lease.release()
+
+
+@committed
+def test_a_beat_is_one_statement_however_many_leases():
+    leases = [claim(f"job-{number}", ttl=1) for number in range(20)]
+    seen = []
+
+    def record(execute, sql, params, many, context):
+        seen.append((sql, params))
+        return execute(sql, params, many, context)
+
+    own = wait_for(lambda: heartbeat._heartbeats["default"]._connection)
+    own.execute_wrappers.append(record)
+    wait_for(lambda: len(seen) >= 3)
+    own.execute_wrappers.clear()
+    for lease in leases:
+        assert lease.release()
+    for sql, params in list(seen):
+        assert sql.lstrip().startswith("WITH wanted")
+        assert len(params[0]) == 20
+    assert {thread.name for thread in threads()} <= {"runlease-heartbeat-default"}
+
+
+@committed
+def test_a_locked_row_starves_no_other_and_is_not_revived_once_it_has_expired():
+    with (
+        held("first", ttl=1) as first,
+        held("locked", ttl=1) as locked,
+        held("last", ttl=1) as last,
+    ):
+        with open_transaction("SELECT 1 FROM runlease_runlease WHERE name = 'locked' FOR UPDATE"):
+            expiry = row("locked").expires_at
+            for name in ("first", "last"):
+                renewed_after(expiry + timedelta(seconds=1), name)
+            wait_for(locked.lost.is_set)
+        wait_for(lambda: RunLease.objects.with_state().get(name="locked").state == "expired")
+        assert row("locked").expires_at == expiry
+        assert locked.lost_reason in ("unreachable", "expired")
+        first.check()
+        last.check()
+        with pytest.raises(LeaseLost, match="the lease is lost"):
+            locked.check()
+
+
+@committed
+def test_a_row_that_is_locked_for_a_while_is_renewed_afterwards():
+    with held(ttl=3) as lease:
+        with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"):
+            before = row().renewed_at
+            due = heartbeat._heartbeats["default"]._due
+            first = due[lease.token]
+            wait_for(lambda: due is not heartbeat._heartbeats["default"]._due)
+            wait_for(lambda: heartbeat._heartbeats["default"]._due[lease.token] > first)
+            assert row().renewed_at == before
+        renewed_after(before)
+        lease.check()
+        assert not lease.lost.is_set()
+
+
+@committed
+def test_progress_is_carried_by_a_renewal():
+    with held("other", ttl=60), held(ttl=1) as lease:
+        lease.progress(3, 10, "halfway, nearly")
+        wait_for(lambda: row().progress)
+        assert row().progress == {"done": 3, "total": 10, "message": "halfway, nearly"}
+        assert row("other").progress is None
+        lease.progress(4)
+        wait_for(lambda: row().progress["done"] == 4)
+
+
+@committed
+@pytest.mark.parametrize(
+    ("progress", "stored"),
+    [
+        ((Decimal("1.5"), Decimal(3)), {"done": 1.5, "total": 3, "message": ""}),
+        (
+            (10**30, None, "a\0b\ud800"),
+            {"done": 10**30, "total": None, "message": "a\ufffdb\ufffd"},
+        ),
+    ],
+)
+def test_progress_of_any_kind_costs_no_beat(progress, stored):
+    with held("other", ttl=1), held(ttl=1) as lease:
+        lease.progress(*progress)
+        wait_for(lambda: row().progress == stored)
+        renewed_after(row("other").renewed_at, "other")
+
+
+@committed
+@pytest.mark.parametrize("done", [float("nan"), float("inf"), "many"])
+def test_progress_that_is_no_number_is_refused_at_once(done):
+    with held(ttl=60) as lease:
+        with pytest.raises(ValueError, match="number|convert"):
+            lease.progress(done)
+        lease.check()
+
+
+@committed
+def test_the_threads_of_a_busy_process_claim_and_release_while_it_beats():
+    with held("long", ttl=0.3) as lease:
+
+        def cycles(number):
+            for _ in range(40):
+                with held(f"job-{number}", ttl=0.3) as one:
+                    one.check()
+
+        together(*[lambda number=number: cycles(number) for number in range(6)])
+        lease.check()
+        assert row("long").token == lease.token
+
+
+# -- the answers of one beat
+
+
+def beat(*claims, ttl=60):
+    beats = [Beat(claimed=one, ttl=timedelta(seconds=ttl), progress={"done": 1}) for one in claims]
+    return store.beat(beats, "default")
+
+
+@committed
+def test_a_beat_answers_for_each_lease():
+    names = ("good", "expired", "broken", "deleted", "taken", "locked")
+    leases = {name: granted(name, ttl=60) for name in names}
+    expire("expired")
+    store.break_lease("broken", "default", by="ops")
+    RunLease.objects.filter(name="deleted").delete()
+    expire("taken")
+    heir = granted("taken")
+    with open_transaction("SELECT 1 FROM runlease_runlease WHERE name = 'locked' FOR UPDATE"):
+        answers = beat(*leases.values())
+    told = {name: answers[leases[name].token] for name in names}
+    assert (told.pop("good"), told.pop("locked")) == ("renewed", "skipped")
+    assert {name: loss.reason for name, loss in told.items()} == {
+        "expired": "expired",
+        "broken": "broken",
+        "deleted": "broken",
+        "taken": "taken",
+    }
+    assert told["broken"].detail.startswith("broken by ops")
+    assert row("taken").holder in told["taken"].detail
+    assert row("taken").token == heir.token
+    assert row("good").progress == {"done": 1}
+    assert row("expired").progress is None
+
+
+@committed
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_beat_never_waits_for_a_lock_to_revive_a_lease(changes):
+    """A renewal that waits reads the clock too early, or too late."""
+    lease = granted(ttl=60)
+    change = "UPDATE runlease_runlease SET paused = paused" if changes else "SELECT 1 FROM"
+    sql = change if changes else f"{change} runlease_runlease FOR UPDATE"
+    with open_transaction(sql):
+        assert beat(lease) == {lease.token: "skipped"}
+    assert beat(lease) == {lease.token: "renewed"}
+    expire()
+    assert beat(lease)[lease.token].reason == "expired"
+    assert row().expires_at < row().claimed_at
+
+
+@committed
+def test_a_beat_passes_fences():
+    lease = granted(ttl=60)
+    with open_transaction("SELECT 1 FROM runlease_runlease FOR KEY SHARE"):
+        assert beat(lease) == {lease.token: "renewed"}
+
+
+@committed
+def test_beats_race_with_takeovers_and_no_token_is_renewed_beside_another():
+    for _ in range(20):
+        RunLease.objects.filter(name="job").delete()
+        lease = granted(ttl=60)
+        expire()
+        answers, heir = together(lambda one=lease: beat(one), granted)
+        answer = answers[lease.token]
+        # Skipped while the claim had the row.
+        assert answer == "skipped" or isinstance(answer, Loss)
+        assert row().token == heir.token
+
+
+# -- loss
+
+
+@committed
+def test_a_broken_lease_is_lost_and_it_is_said_by_whom():
+    with held(ttl=1) as lease:
+        store.break_lease("job", "default", by="ops")
+        wait_for(lease.lost.is_set)
+        assert lease.lost_reason == "broken"
+        with pytest.raises(LeaseLost, match="job: the lease is lost: broken by ops"):
+            lease.check()
+        assert not lease.release()
+
+
+@committed
+def test_a_lease_that_was_taken_is_lost_and_it_is_said_by_whom():
+    with held(ttl=1) as lease:
+        later = Now() + Seconds(timedelta(seconds=60))
+        RunLease.objects.update(token=uuid.uuid4(), expires_at=later, holder="elsewhere:4711")
+        wait_for(lease.lost.is_set)
+        assert lease.lost_reason == "taken"
+        with pytest.raises(LeaseLost, match="elsewhere:4711 took it over"):
+            lease.check()
+        assert not lease.release()
+
+
+@committed
+def test_a_lost_lease_is_not_asked_for_again_and_the_others_go_on():
+    with held("job", ttl=1), held("other", ttl=1) as other:
+        lost = claim("lost", ttl=1)
+        store.break_lease("lost", "default", by="ops")
+        wait_for(lost.lost.is_set)
+        assert list(heartbeat._heartbeats["default"]._members) != []
+        assert lost.token not in heartbeat._heartbeats["default"]._members
+        renewed_after(row("other").renewed_at, "other")
+        other.check()
+        assert not lost.release()
+
+
+@committed
+def test_a_worker_that_was_frozen_past_its_ttl_is_told_by_whom_it_was_taken():
+    with Worker(1) as worker:
+        worker.process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: RunLease.objects.with_state().get().state == "expired")
+        heir = granted()
+        worker.process.send_signal(signal.SIGCONT)
+        assert worker.ask("held.lost.wait(30)") == "True"
+        assert worker.ask("held.lost_reason") in ("taken", "unreachable")
+        assert worker.ask("held.release()") == "False"
+        assert row().token == heir.token
+
+
+# -- a connection that fails
+
+
+@committed
+def test_a_beat_whose_backend_is_ended_costs_nothing():
+    with held(ttl=1) as lease:
+        moment = row().claimed_at
+        for _ in range(4):
+            moment = renewed_after(moment)
+            end_backends()
+        renewed_after(moment)
+        lease.check()
+        assert (row().generation, row().token) == (1, lease.token)
+
+
+@committed
+def test_a_server_that_takes_no_writes_for_a_while_is_asked_again(caplog):
+    """As after a failover: the connection is good, and leads to a standby."""
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+
+    def set_read_only(word):
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER DATABASE {name} {word}")
+
+    with held(ttl=5) as lease:
+        before = renewed_after(row().claimed_at)
+        set_read_only("SET default_transaction_read_only = on")
+        try:
+            end_backends()
+            wait_for(lambda: "this server takes no writes" in caplog.text)
+            assert row().renewed_at == before
+        finally:
+            set_read_only("RESET default_transaction_read_only")
+        renewed_after(before)
+        lease.check()
+        assert row().token == lease.token
+
+
+@committed
+def test_beats_go_on_where_the_servers_default_is_serializable():
+    options = {"PGOPTIONS": "-c default_transaction_isolation=serializable"}
+    with Worker(1, **options) as worker, held("other", ttl=1):
+        first = row()
+        wait_for(lambda: row().renewed_at > first.claimed_at + 3 * first.ttl)
+        assert worker.ask("held.check()") == "None"
+        assert worker.finish() == (0, "")
+
+
+@committed
+def test_beats_go_on_while_the_job_has_exhausted_its_pool_and_holds_a_transaction():
+    setup = """
+from django.db import connection, connections, transaction
+connections.settings["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 1, "timeout": 1}
+connections.settings["default"]["CONN_MAX_AGE"] = 0
+"""
+    end = "connection.close_pool(); connection.close(); held.release()"
+    with Worker(1, setup=setup, end=end) as worker:
+        worker.ask("transaction.atomic().__enter__()")
+        worker.ask("connection.cursor().execute('SELECT 1')")
+        first = row()
+        wait_for(lambda: row().renewed_at > first.claimed_at + 3 * first.ttl)
+        assert worker.ask("held.check()") == "None"
+
+
+@committed
+def test_a_claim_that_cannot_be_renewed_any_more_is_lost_when_its_trusted_time_is_over():
+    """Not only when somebody calls check(): whoever waits for the event is told."""
+    with Worker(2, setup="from django_runlease import heartbeat") as worker:
+        with open_transaction("LOCK TABLE runlease_runlease IN ACCESS EXCLUSIVE MODE"):
+            assert worker.ask("held.lost.wait(30)") == "True"
+            assert worker.ask("held.lost_reason") == "unreachable"
+            assert worker.ask("held.trusted_until <= clock.local()") == "True"
+            assert "has renewed nothing for" in worker.ask("held.loss")
+            wait_for(lambda: worker.ask("clock.local() > held.trusted_until + 0.3") == "True")
+        # The beat that waited for the table finds it expired, and does not revive it.
+        members = "len(heartbeat._heartbeats['default']._members)"
+        wait_for(lambda: worker.ask(members) == "0")
+        assert RunLease.objects.with_state().get().state == "expired"
+
+
+# -- a server of its own, that is stopped
+
+
+class Server:
+    """A PostgreSQL server of the test's own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.url = embedded.database_url(folder)
+        config = environ.Env.db_url_config(self.url)
+        self.address = {"host": config["HOST"], "port": config["PORT"], "user": config["USER"]}
+        assert manage("migrate", "-v0", env={"DATABASE_URL": self.url}).returncode == 0
+
+    def stop(self):
+        self.pid = int((self.folder / "data/postmaster.pid").read_text().split()[0])
+        os.kill(self.pid, signal.SIGINT)
+        wait_for(lambda: not Path(f"/proc/{self.pid}").exists() or self._is_zombie())
+
+    def _is_zombie(self):
+        return ") Z " in Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
+
+    def start(self):
+        assert embedded.database_url(self.folder) == self.url
+
+    def read(self, what):
+        with psycopg.connect(**self.address, dbname="postgres") as there:
+            return there.execute(f"SELECT {what} FROM runlease_runlease").fetchone()[0]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, django_db_setup):
+    return Server(tmp_path_factory.mktemp("server"))
+
+
+@pytest.fixture
+def fresh_server(server, transactional_db):
+    with psycopg.connect(**server.address, dbname="postgres") as there:
+        there.execute("TRUNCATE runlease_runlease, runlease_run")
+    return server
+
+
+def test_a_restart_of_the_database_within_the_ttl_costs_nothing(fresh_server):
+    server = fresh_server
+    with Worker(10, DATABASE_URL=server.url) as worker:
+        before = server.read("renewed_at")
+        server.stop()
+        try:
+            line = worker.process.stderr.readline()
+            assert "a beat failed" in line
+            assert "see that the database runs" in line
+        finally:
+            server.start()
+        wait_for(lambda: server.read("renewed_at") > before)
+        assert worker.ask("held.check()") == "None"
+        assert worker.ask("held.generation") == "1"
+        assert server.read("generation") == 1
+        assert worker.ask("held.release()") == "True"
+
+
+def test_a_lease_is_lost_in_a_restart_that_is_longer_than_its_ttl(fresh_server):
+    server = fresh_server
+    with Worker(1.5, DATABASE_URL=server.url) as worker:
+        server.stop()
+        try:
+            assert worker.ask("held.lost.wait(30)") == "True"
+            assert worker.ask("held.lost_reason") == "unreachable"
+            wait_for(lambda: worker.ask("clock.local() > held.trusted_until + 0.2") == "True")
+        finally:
+            server.start()
+        wait_for(lambda: server.read("expires_at < clock_timestamp()"))
+        with Worker(60, DATABASE_URL=server.url) as heir:
+            assert heir.generation == 2
+            assert worker.ask("held.release()") == "False"
+            assert heir.ask("held.renew()") == "None"
+
+
+def test_a_claim_is_possible_as_soon_as_the_database_is_back(fresh_server):
+    server = fresh_server
+    with Worker(60, DATABASE_URL=server.url) as worker:
+        server.stop()
+        server.start()
+        assert worker.ask("held.release()") == "True"
+    assert server.read("token IS NULL")
+
+
+# -- beginning and end
+
+
+@committed
+def test_it_starts_with_the_first_lease_and_ends_with_the_last_and_closes_its_connection():
+    before = backends()
+    assert not threads()
+    first, second = claim("first", ttl=0.6), claim("second", ttl=60)
+    (thread,) = [thread for thread in threads() if "heartbeat" in thread.name]
+    assert thread.daemon
+    renewed_after(row("first").claimed_at, "first")
+    assert backends() == before + 1
+    first.release()
+    assert thread.is_alive()
+    second.release()
+    wait_for(lambda: not thread.is_alive())
+    wait_for(lambda: backends() == before)
+
+
+@committed
+def test_nothing_is_left_after_a_thousand_cycles():
+    def handles():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with held(ttl=60):
+        pass
+    wait_for(lambda: not threads())
+    gc.collect()
+    before, sessions = handles(), backends()
+    for _ in range(1_000):
+        with held(ttl=60):
+            pass
+    for _ in range(20):
+        with held(ttl=0.3):
+            renewed_after(row().claimed_at)
+    wait_for(lambda: not threads())
+    assert handles() == before
+    wait_for(lambda: backends() == sessions)
+    assert row().generation == 1_021
+
+
+@committed
+def test_another_thread_may_release_and_the_heartbeat_ends():
+    lease = claim("job", ttl=0.6)
+    renewed_after(row().claimed_at)
+    assert elsewhere(lease.release)
+    wait_for(lambda: not threads())
+    assert not lease.lost.is_set()
+
+
+@committed
+def test_a_lease_that_is_dropped_is_renewed_no_more_and_expires_with_a_warning():
+    lease = claim("job", ttl=0.6)
+    renewed_after(row().claimed_at)
+    with pytest.warns(ResourceWarning, match="'job' generation 1 .held.> was dropped"):
+        del lease
+        gc.collect()
+        wait_for(lambda: not threads())
+    wait_for(lambda: RunLease.objects.with_state().get().state == "expired")
+    assert granted().generation == 2
+
+
+@committed
+def test_a_release_and_a_beat_at_one_moment_are_no_loss(caplog):
+    for _ in range(30):
+        lease = claim("job", ttl=0.1)
+        wait_for(lambda: heartbeat._heartbeats["default"]._seconds_left() in (0.0, None))
+        assert lease.release() or lease.lost.is_set()
+    assert "took it over" not in caplog.text
+
+
+@pytest.mark.django_db
+def test_none_starts_within_a_test_case():
+    with held(ttl=1):
+        assert not threads()
+        assert row().token
+
+
+@committed
+def test_none_starts_where_it_was_not_wanted():
+    with held(ttl=1, heartbeat=False):
+        assert not threads()
+
+
+@committed
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "del held"])
+def test_the_interpreter_ends_although_a_lease_is_held(end):
+    with Worker(1, end=end, PYTHONWARNINGS="error,ignore::ResourceWarning") as worker:
+        renewed_after(row().claimed_at)
+        assert worker.finish() == (0, "")
+
+
+@committed
+def test_the_interpreter_ends_in_the_middle_of_a_beat():
+    with Worker(5, end="", PYTHONWARNINGS="error,ignore::ResourceWarning") as worker:
+        with open_transaction("LOCK TABLE runlease_runlease IN ACCESS EXCLUSIVE MODE"):
+            waiting = "wait_event_type = 'Lock' AND query LIKE '%WITH wanted%'"
+            wait_for(lambda: backends(waiting))
+            assert worker.finish() == (0, "")
+
+
+# -- fork
+
+FORK = """
+import json, os, sys, time, warnings
+from pathlib import Path
+from django_runlease import claim, heartbeat
+from django_runlease.models import RunLease
+from django.db import connection
+warnings.simplefilter("ignore", DeprecationWarning)
+
+def links():
+    found = []
+    for file in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(os.readlink(file))
+        except OSError:
+            pass
+    return found
+
+held = claim("job", ttl=1)
+first = RunLease.objects.get().renewed_at
+while RunLease.objects.get().renewed_at == first:
+    time.sleep(0.01)
+descriptor = heartbeat._heartbeats["default"]._connection.connection.fileno()
+socket = os.readlink(f"/proc/self/fd/{descriptor}")
+assert socket in links()
+# What a job does before it forks.
+connection.close()
+child = os.fork()
+if not child:
+    answer = {
+        "socket": socket in links(),
+        "threads": len(os.listdir("/proc/self/task")),
+        "released": held.release(),
+        "members": len(heartbeat._heartbeats),
+    }
+    print(json.dumps(answer), flush=True)
+    sys.stdin.readline()
+    ENDING
+while True:
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if pid:
+        break
+    time.sleep(0.01)
+print(os.waitstatus_to_exitcode(status), flush=True)
+held.check()
+print(RunLease.objects.get().token == held.token, flush=True)
+sys.stdin.readline()
+held.check()
+print(held.release(), flush=True)
+"""
+
+
+@committed
+@pytest.mark.parametrize("ending", ["os._exit(0)", "sys.exit(0)", "os.kill(os.getpid(), 9)"])
+def test_a_forked_child_neither_renews_nor_releases_nor_shares_the_socket(ending):
+    process = spawn_python(FORK.replace("ENDING", ending), stdin=subprocess.PIPE)
+    answer = process.stdout.readline()
+    expected = '{"socket": false, "threads": 1, "released": false, "members": 0}\n'
+    assert answer == expected, process.communicate()
+    renewed_after(row().renewed_at)
+
+    def go_on():
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+    go_on()
+    assert process.stdout.readline() == ("-9\n" if "kill" in ending else "0\n")
+    assert process.stdout.readline() == "True\n"
+    # After its child has ended too.
+    renewed_after(renewed_after(row().renewed_at))
+    out, err = process.communicate("\n", timeout=30)
+    assert (process.returncode, out, err) == (0, "True\n", "")
+
+
+@committed
+def test_a_forked_child_has_a_heartbeat_of_its_own_for_its_own_lease():
+    code = """
+import os, sys, warnings
+from django.db import connection
+from django_runlease import claim
+from django_runlease.models import RunLease
+import time
+warnings.simplefilter("ignore", DeprecationWarning)
+parent = claim("parent", ttl=60)
+connection.close()
+child = os.fork()
+if not child:
+    own = claim("child", ttl=0.6)
+    first = RunLease.objects.get(name="child")
+    while RunLease.objects.get(name="child").renewed_at < first.claimed_at + 2 * first.ttl:
+        time.sleep(0.01)
+    own.check()
+    print(own.release(), flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(parent.release())
+"""
+    process = spawn_python(code)
+    assert process.communicate(timeout=30) == ("True\nTrue\n", "")
+
+
+@committed
+def test_refused_claims_start_nothing():
+    granted()
+    assert refused().declined.reason == "held"
+    assert not claim("job", ttl=60)
+    assert not threads()
