@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 from asgiref.sync import sync_to_async
 from django.db import Error
 
-from .claiming import Claim, Options, refuse_unknown
+from .claiming import Claim, Options, check_heartbeat, refuse_unknown
 from .exceptions import Declined, LeaseDeclined, LeaseLost, RunLeaseError
 from .held import HeldLease, closing_for, current_lease
 from .terms import given, named_duration
@@ -187,7 +187,7 @@ def leased(
         return None
 
     def decorate(function: Callable[Params, Any]) -> Callable[Params, Any]:
-        _refuse_generator(name, function)
+        _check_decorated(name, function)
 
         @functools.wraps(function)
         def call(*args: Params.args, **kwargs: Params.kwargs) -> Any:
@@ -217,11 +217,14 @@ def _check_decoration(name: str, on_declined: str, options: Options) -> None:
     check_name(name)
     # The other terms come from the settings, which a decorator must not read on import.
     given(options)
+    check_heartbeat(options)
     if options.get("wait") is not None:
         named_duration("wait", options["wait"])
 
 
-def _refuse_generator(name: str, function: Callable[..., Any]) -> None:
+def _check_decorated(name: str, function: object) -> None:
+    if not callable(function):
+        raise TypeError(f'leased({name!r}): write @leased("{name}", …) above a function')
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
             f"leased({name!r}) cannot decorate a generator: its body would run after the "

@@ -12,7 +12,7 @@ from typing import TypedDict, Unpack
 from . import clock, log, store
 from .conf import conf
 from .exceptions import Declined
-from .held import HeldLease
+from .held import HeldLease, closing_for
 from .store import Claimed, ClaimRequest, Refusal
 from .terms import Duration, Terms, declared, named_duration, resolve
 from .text import check_name
@@ -71,14 +71,15 @@ class Claim:
         """Raises TypeError for an unknown option, ValueError for a bad one."""
         refuse_unknown(options)
         check_name(name)
-        terms = resolve(options, declared(name), renewed=options.get("heartbeat", True))
+        heartbeat = check_heartbeat(options)
+        terms = resolve(options, declared(name), renewed=heartbeat)
         wait = options.get("wait")
         return cls(
             name=name,
             terms=terms,
             wait=0.0 if wait is None else named_duration("wait", wait).total_seconds(),
             tick=options.get("tick"),
-            heartbeat=options.get("heartbeat", True),
+            heartbeat=heartbeat,
             using=options.get("using"),
         )
 
@@ -136,7 +137,7 @@ class Attempts:
                 )
             held = HeldLease(result, self.claim.terms, sent=sent)
             if self.claim.heartbeat:
-                held.start_heartbeat()
+                _start_heartbeat(held)
             return held
         if self.waiting_since is None:
             self.waiting_since = result.now
@@ -184,3 +185,20 @@ def refuse_unknown(options: Options) -> None:
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
         known = ", ".join(Options.__annotations__)
         raise TypeError(f"unknown option {unknown[0]!r}: the options are {known}")
+
+
+def check_heartbeat(options: Options) -> bool:
+    """The option ``heartbeat``. Raises ValueError for what is neither True nor False."""
+    heartbeat = options.get("heartbeat", True)
+    if not isinstance(heartbeat, bool):
+        raise ValueError(f"heartbeat: {heartbeat!r} is neither True nor False")
+    return heartbeat
+
+
+def _start_heartbeat(held: HeldLease) -> None:
+    try:
+        held.start_heartbeat()
+    except RuntimeError as error:
+        # The system gives no more threads; unrenewed, the lease would be lost in the middle.
+        held.end(closing_for(error))
+        raise

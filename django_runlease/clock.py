@@ -65,6 +65,15 @@ class Epoch(Func):
         super().__init__(F(instant) if isinstance(instant, str) else instant)
 
 
+_EARLIEST = datetime.min.replace(tzinfo=UTC).timestamp()
+_LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 1
+
+
 def utc(epoch: Any) -> datetime | None:
-    """Epoch seconds (or None) as an aware datetime in UTC."""
-    return None if epoch is None else datetime.fromtimestamp(epoch, tz=UTC)
+    """Epoch seconds (or None) as an aware datetime in UTC; what lies beyond its years (such as
+    PostgreSQL's infinity, written by hand) as the last or first of them."""
+    if epoch is None:
+        return None
+    if not _EARLIEST <= epoch <= _LATEST:
+        return datetime.max.replace(tzinfo=UTC) if epoch > 0 else datetime.min.replace(tzinfo=UTC)
+    return datetime.fromtimestamp(epoch, tz=UTC)

@@ -245,9 +245,14 @@ def _state(lease: Row) -> Cell:
     return Cell(", ".join(words), _ROLES.get(state, ""))
 
 
-def age(seconds: float) -> str:
-    """How far an instant lies from now, whichever way, in whole seconds: ``2m 10s``."""
-    return short(int(abs(seconds)))
+def _duration(run: Row) -> str:
+    return "?" if run["duration"] is None else short(run["duration"])
+
+
+def age(seconds: float | None) -> str:
+    """How far an instant lies from now, whichever way, in whole seconds: ``2m 10s``; ``?`` for one
+    that no calendar has."""
+    return "?" if seconds is None else short(int(abs(seconds)))
 
 
 def held_for(lease: Row) -> str:
@@ -275,7 +280,7 @@ def run_table(runs: Iterable[Row], style: Style, room: int = WIDTH, *, named: bo
             Cell(run["started_at"][5:19].replace("T", " ")),
             *([Cell(printable(run["lease_name"]))] if named else []),
             _outcome(run),
-            Cell("" if run["outcome"] == Outcome.DECLINED else short(run["duration"])),
+            Cell("" if run["outcome"] == Outcome.DECLINED else _duration(run)),
             *map(Cell, _by_and_reason(run)),
         ]
         for run in runs

@@ -23,7 +23,6 @@ from .clock import Now
 from .exceptions import RunLeaseError
 from .fencing import Lease, fenced
 from .models import Effect, EffectState
-from .store.connection import lease_transaction
 from .text import storable
 
 KIND_LENGTH = 100
@@ -93,7 +92,7 @@ def effect(lease: Lease, kind: str, key: tuple[object, ...]) -> Iterator[Pending
 
 
 def _begin(lease: Lease, what: dict[str, str]) -> PendingEffect:
-    with lease_transaction(lease.alias), fenced(lease):
+    with store.lease_transaction(lease.alias), fenced(lease):
         rows = Effect.objects.using(lease.alias)
         first = Effect(
             **what,
@@ -122,7 +121,7 @@ def _begin(lease: Lease, what: dict[str, str]) -> PendingEffect:
 
 def _finish(lease: Lease, what: dict[str, str], pending: PendingEffect) -> None:
     unconfirmed = ~Q(state=EffectState.CONFIRMED)
-    with lease_transaction(lease.alias), fenced(lease):
+    with store.lease_transaction(lease.alias), fenced(lease):
         rows = Effect.objects.using(lease.alias).filter(unconfirmed, **what)
         if pending.failure is None:
             rows.update(

@@ -1,8 +1,8 @@
 """The guard of a supervised program, and the gate before it. Run as a script, without Django.
 
-``guard.py guard`` reads lines from the runner on standard input, and kills the program's process
-group at end-of-file (the runner is gone), or when the last time it was given has passed (the
-runner is frozen)::
+``guard.py guard [FACT…]`` reads facts from the runner, a line each on standard input, and kills
+the program's process group at end-of-file (the runner is gone), or when the last time it was given
+has passed (the runner is frozen). One that replaces another starts with what is known::
 
     group 4711          the process group to kill
     until 12345.678     kill it then, in seconds of the local clock
@@ -21,25 +21,26 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 
-def guard() -> None:
+def guard(facts: list[str]) -> None:
     # Whoever ends a whole service at once should end this one last, by closing its pipe.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    group, until, rest = 0, float("inf"), b""
-    while True:
-        left = until - time.clock_gettime(_CLOCK)
-        # A wait does not count the time that the machine is suspended, so it is cut in pieces.
-        ready, _, _ = select.select([0], [], [], min(max(left, 0.0), 60.0))
-        received = os.read(0, 4096) if ready else b""
-        *lines, rest = (rest + received).split(b"\n")
+    group, until, rest = 0, float("inf"), "".join(f"{fact}\n" for fact in facts).encode()
+    ended = False
+    while not ended:
+        *lines, rest = rest.split(b"\n")
         for line in lines:
             word, _, value = line.decode().partition(" ")
             if word == "group":
                 group = int(value)
             if word == "until":
                 until = float(value)
-        if (ready and not received) or until <= time.clock_gettime(_CLOCK):
-            break
+        left = until - time.clock_gettime(_CLOCK)
+        # A wait does not count the time that the machine is suspended, so it is cut in pieces.
+        ready, _, _ = select.select([0], [], [], min(max(left, 0.0), 60.0))
+        received = os.read(0, 4096) if ready else b""
+        rest += received
+        ended = not received if ready else until <= time.clock_gettime(_CLOCK)
     if group:
         try:
             os.killpg(group, signal.SIGKILL)
@@ -74,6 +75,6 @@ def _has_terminal() -> bool:
 
 if __name__ == "__main__":
     if sys.argv[1] == "guard":
-        guard()
+        guard(sys.argv[2:])
     else:
         gate(int(sys.argv[2]), sys.argv[3:])

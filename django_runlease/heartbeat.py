@@ -128,8 +128,8 @@ class Heartbeat:
         with _watched(members):
             sent = clock.local()
             answers = self._ask([held.beat() for held in members])
-        _tell_untrusted(held for held in members if answers.get(held.token, SKIPPED) == SKIPPED)
         lost = []
+        unrenewed = []
         with self._changed:
             for held in members:
                 if held.token not in self._members:
@@ -140,11 +140,13 @@ class Heartbeat:
                         self._schedule([held], BEATS_PER_TTL)
                     case "skipped":
                         self._schedule([held], RETRIES_PER_TTL)
+                        unrenewed.append(held)
                     case Loss() as loss:
                         del self._members[held.token]
                         lost.append((held, loss))
         for held, loss in lost:
             held.lose(loss)
+        _tell_untrusted(unrenewed)
 
     def _ask(self, beats: list[Beat]) -> dict[UUID, Answer]:
         """One beat; once more on a fresh connection if the first is broken. Empty if it failed."""

@@ -124,7 +124,8 @@ class HeldLease:
 
     def raise_if_lost(self, *, within: float = 0.0) -> None:
         """Raise LeaseLost if the lease is lost, or its trusted time is over in *within* seconds."""
-        if self.remaining() <= within:
+        # A watch or a beat may still look at it in the moment of its release.
+        if not self._ended and self.trusted_until - clock.local() <= within:
             self.lose(self._out_of_trust())
         if self.lost.is_set():
             raise LeaseLost(self.name, f"the lease is lost: {self.loss}")
@@ -226,11 +227,20 @@ class HeldLease:
         with self._lock:
             self._open_fences += 1
         try:
-            with fenced(self, using, idle=idle):
+            with self._noting_loss(), fenced(self, using, idle=idle):
                 yield
         finally:
             with self._lock:
                 self._open_fences -= 1
+
+    @contextmanager
+    def _noting_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except LeaseLost as error:
+            if error.name == self.name:
+                self.lose(Loss(reason="taken", detail=error.detail))
+            raise
 
     def fenced_update(self, queryset: QuerySet[Any], **values: Any) -> int:
         """``queryset.update(**values)`` in a fence of its own; the number of rows, maybe 0.
@@ -238,12 +248,14 @@ class HeldLease:
         Raises LeaseLost, which "no row matched" never does.
         """
         self._refuse_if_ended()
-        return fencing.fenced_update(self, queryset, values)
+        with self._noting_loss():
+            return fencing.fenced_update(self, queryset, values)
 
     def fenced_delete(self, queryset: QuerySet[Any]) -> int:
         """``queryset.delete()`` in a fence of its own; the number of its rows. Raises LeaseLost."""
         self._refuse_if_ended()
-        return fencing.fenced_delete(self, queryset)
+        with self._noting_loss():
+            return fencing.fenced_delete(self, queryset)
 
     def effect(self, kind: str, *key: object) -> AbstractContextManager[PendingEffect]:
         """An external action, as :func:`effects.effect` tells: begun, then confirmed, in fences."""

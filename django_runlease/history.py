@@ -8,6 +8,7 @@ counted on the database's clock.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -165,8 +166,10 @@ def _iso(epoch: float | None) -> str | None:
 
 
 def _between(start: float | None, end: float | None) -> float | None:
+    if start is None or end is None or not math.isfinite(end - start):
+        return None
     # Epoch seconds of today are exact to a quarter of a microsecond.
-    return None if start is None or end is None else round(end - start, 6)
+    return round(end - start, 6)
 
 
 def _not_negative(seconds: float | None) -> float | None:

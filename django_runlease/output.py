@@ -45,17 +45,18 @@ class Quiet:
         return [(kept, original) for _, kept, original in streams]
 
 
-def open_standard_streams() -> None:
+def open_standard_streams() -> bool:
     """Put /dev/null where a standard stream is closed: the next socket would take its number, and
-    be sent what is meant for people."""
+    be sent what is meant for people. Returns whether any was."""
     if None not in (sys.stdin, sys.stdout, sys.stderr):
-        return
+        return False
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    return True
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from .jobs import Job
 from .models import Outcome
 from .store import Closing
 from .supervisor import Program, ProgramFailed
-from .text import one_line, summary
+from .text import one_line, printable, summary
 from .watch import Watch, backstop, last_words
 
 FAILED, USAGE, UNAVAILABLE, LOST, CONFLICT, TIMED_OUT = 1, 2, 69, 70, 75, 124
@@ -215,7 +215,7 @@ class _Execution:
 
         def say() -> None:
             self._before_exit()
-            os.write(2, line.encode("utf-8", "replace") + b"\n")
+            os.write(2, printable(line).encode("utf-8", "replace") + b"\n")
 
         # While words are written the job must not go on.
         self._interrupts.park()

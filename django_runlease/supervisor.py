@@ -192,20 +192,24 @@ class Guard:
             _discard(killed)
 
     def _start(self) -> None:
+        # Told with its start, so that there is no moment in which it knows nothing.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", GUARD, "guard"],
+            [sys.executable, "-I", "-S", GUARD, "guard", *_lines(self._told)],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        _write(self._process, self._told)
+
+
+def _lines(facts: dict[str, float]) -> list[str]:
+    return [f"{word} {value}" for word, value in facts.items()]
 
 
 def _write(guard: subprocess.Popen[bytes], facts: dict[str, float]) -> None:
     assert guard.stdin is not None
-    guard.stdin.write("".join(f"{word} {value}\n" for word, value in facts.items()).encode())
+    guard.stdin.write("".join(f"{line}\n" for line in _lines(facts)).encode())
 
 
 def _discard(guard: subprocess.Popen[bytes]) -> None:

@@ -98,7 +98,7 @@ def guards(runjob: Any) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(runjob.pid).children():
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if process.cmdline()[-1:] == ["guard"]:
+            if process.cmdline()[4:5] == ["guard"]:
                 found.append(process)
     return found
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from django.db import OperationalError, connection
 
-from django_runlease import HeldLease, JobTimeout, LeaseLost, RunLeaseError, claim, store
+from django_runlease import HeldLease, JobTimeout, LeaseLost, RunLeaseError, claim, clock, store
 from django_runlease.clock import Epoch, Now, Seconds
 from django_runlease.models import Outcome, Run, RunLease
 
@@ -410,3 +410,47 @@ def test_fences_of_one_holder_run_side_by_side(held):
 def test_a_fence_in_another_database_than_the_leases_is_refused(held):
     with ExitStack() as stack, pytest.raises(RunLeaseError, match="'other'"):
         stack.enter_context(held.fence(using="other"))
+
+
+def test_a_beat_that_meets_the_release_does_not_report_a_loss(monkeypatch):
+    """It was asked before, and answered after: what it finds then is the release's row lock."""
+    beating, released = threading.Event(), threading.Event()
+
+    def skipped(beats, alias):
+        beating.set()
+        released.wait(20)
+        return dict.fromkeys((beat.claimed.token for beat in beats), "skipped")
+
+    monkeypatch.setattr("django_runlease.store.beat", skipped)
+    held = claim("job", ttl=0.6)
+    assert beating.wait(20)
+    assert held.release()
+    held.trusted_until = clock.local()
+    released.set()
+    wait_for(lambda: not [t for t in threading.enumerate() if "runlease-heartbeat" in t.name])
+    assert not held.lost.is_set()
+
+
+def test_a_watch_that_looks_at_a_released_lease_does_not_report_a_loss():
+    held = held_lease()
+    assert held.release()
+    held.trusted_until = clock.local()
+    held.raise_if_lost(within=10)
+    assert held.lost_reason is None
+
+
+def test_a_fence_that_finds_the_lease_taken_makes_it_lost():
+    held = held_lease()
+    expire()
+    elsewhere(granted)
+    with pytest.raises(LeaseLost), held.fence():
+        raise AssertionError
+    assert held.lost.is_set()
+    assert held.lost_reason == "taken"
+    assert not held.release()
+
+
+@pytest.mark.parametrize("heartbeat", [None, "no", 1, []])
+def test_a_heartbeat_is_on_or_off(heartbeat):
+    with pytest.raises(ValueError, match="heartbeat: .* is neither True nor False"):
+        claim("job", heartbeat=heartbeat)

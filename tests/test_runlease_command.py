@@ -544,3 +544,41 @@ def test_only_a_terminal_gets_colours_and_its_whole_width(terminal: Start):
         assert name in shown.shown
     assert name not in run("list")
     assert "\x1b" not in run("list")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_takes_no_writes_gives_69_and_the_remedy():
+    RunLeaseFactory(name="billing")
+    url = f"{database_url()}?options=-cdefault_transaction_read_only%3Don"
+    for words in (["pause", "billing"], ["resume", "billing"], ["break", "billing", "--yes"]):
+        done = manage("runlease", *words, env={"DATABASE_URL": url})
+        assert done.returncode == 69
+        assert done.stderr.count("\n") == 1
+        assert "connect to the primary" in done.stderr
+
+
+@pytest.mark.django_db
+def test_instants_beyond_the_calendar_are_shown_all_the_same():
+    """PostgreSQL knows infinity; only a hand writes it."""
+    RunLeaseFactory(name="billing", held=True)
+    RunFactory(lease_name="billing")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE runlease_runlease SET expires_at = 'infinity'")
+        cursor.execute("UPDATE runlease_run SET started_at = '-infinity', finished_at = NULL")
+    assert "billing" in run("list")
+    assert "billing" in run("show", "billing")
+    (listed,) = run_json("list")
+    assert listed["expires_at"].startswith("9999-12-31")
+    assert listed["expires_in"] is None
+    (told,) = run_json("history", "billing")
+    assert told["started_at"].startswith("0001-01-01")
+    assert told["duration"] is None
+
+
+@pytest.mark.django_db
+def test_a_reason_for_a_pause_is_bounded():
+    RunLeaseFactory(name="billing")
+    with pytest.raises(CommandError, match="at most 500 characters") as refused:
+        run("pause", "billing", "--reason", "x" * 501)
+    assert refused.value.returncode == 2
+    assert not RunLease.objects.get().paused

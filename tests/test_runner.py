@@ -1,6 +1,7 @@
 """Runs in this process, and those that meet a database, a pipe or a terminal that is not there."""
 
 import asyncio
+import json
 import os
 import select
 import shlex
@@ -401,6 +402,67 @@ def test_a_job_runs_although_its_standard_streams_are_closed(closed, options):
     row = RunLease.objects.get()
     assert (row.paused_by, row.token) == ("ran", None)
     assert Run.objects.get().outcome == Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "1>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("words", "exit_code"),
+    [
+        ("runjob code --json", 7),
+        ("runjob nosuch", 2),
+        ("runjob code --nosuch", 2),
+        ("runjob prog -- sh -c 'exit 5'", 5),
+        ("runlease list", 0),
+        ("runlease show nosuch", 2),
+    ],
+)
+def test_exit_codes_are_the_same_with_standard_streams_closed(closed, words, exit_code):
+    env = environment(DJANGO_SETTINGS_MODULE="tests.settings_jobs", CODE="raise SystemExit(7)")
+    manage = shlex.join([sys.executable, str(ROOT / "manage.py")])
+    shell = ["sh", "-c", f"exec {manage} {words} {closed}"]
+    done = subprocess.run(shell, env=env, cwd=ROOT, timeout=30, check=False, capture_output=True)
+    assert done.returncode == exit_code, done.stderr
+
+
+LEAVES_ITS_CONNECTION = """
+from contextlib import suppress
+from django.db import Error, connection, transaction
+from django_runlease.models import Run
+
+def aborted():
+    transaction.atomic().__enter__()
+    with suppress(Error):
+        Run.objects.create()
+
+def terminated():
+    with suppress(Error), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+def without_autocommit():
+    connection.set_autocommit(False)
+
+{state}()
+raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize("state", ["aborted", "terminated", "without_autocommit"])
+def test_json_is_printed_whatever_the_job_did_to_its_connection(state):
+    process = start("--json", code=LEAVES_ITS_CONNECTION.format(state=state))
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 3, err
+    assert json.loads(out)["exit_code"] == 3
+
+
+def test_nothing_of_the_database_reaches_the_terminal_raw():
+    RunLeaseFactory(name="code", held=True, holder="evil\x1b[31m\nroot: ok")
+    for options in (["-v2"], ["--dry-run"]):
+        process = start(*options, code="")
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+        assert "evil" in out
+        assert "\x1b" not in out
+        assert out.count("\n") == 1
 
 
 def test_a_killed_job_leaves_a_lease_that_expires_and_is_taken_over():

@@ -380,10 +380,15 @@ def test_a_group_is_empty_when_all_its_members_have_ended_and_not_before(ended_p
     wait_for(lambda: is_empty(group.pid))
 
 
-def test_a_group_whose_members_may_be_hidden_is_not_empty(monkeypatch, tmp_path):
+@pytest.mark.parametrize("shown", [[], ["process 1"], ["its member"]])
+def test_a_group_whose_members_may_be_hidden_is_not_empty(monkeypatch, tmp_path, shown):
     child = subprocess.Popen(["true"], process_group=0)
     wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
     assert is_empty(child.pid)
+    for pid in [{"process 1": 1, "its member": child.pid}[which] for which in shown]:
+        (tmp_path / str(pid)).mkdir()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        (tmp_path / str(pid) / "stat").write_text(stat, encoding="utf-8")
     monkeypatch.setattr(holder, "PROC", tmp_path)
     assert not is_empty(child.pid)
     child.wait()

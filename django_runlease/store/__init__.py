@@ -18,15 +18,17 @@ from .beats import beat
 from .claims import claim, preview
 from .connection import (
     LOCK_TIMEOUT_MS,
+    apart,
     explain,
     in_test,
     is_connection_error,
     is_in_transaction,
+    lease_transaction,
     own_connection,
     sqlstate,
     write_alias,
 )
-from .holding import close_run, is_ours, is_ours_now, note_group, release, renew
+from .holding import close_run, is_ours_now, note_group, release, renew
 from .operating import Blocked, Broken, break_lease, pause, resume
 from .records import Answer, Beat, Claimed, ClaimRequest, Closing, Loss, LostReason, Refusal
 from .runs import record_decline
@@ -44,6 +46,7 @@ __all__ = [
     "Loss",
     "LostReason",
     "Refusal",
+    "apart",
     "beat",
     "break_lease",
     "claim",
@@ -53,8 +56,8 @@ __all__ = [
     "in_test",
     "is_connection_error",
     "is_in_transaction",
-    "is_ours",
     "is_ours_now",
+    "lease_transaction",
     "note_group",
     "own_connection",
     "pause",

@@ -53,7 +53,7 @@ def write_alias(using: str | None = None) -> str:
     Raises RunLeaseError if it is not a configured PostgreSQL database.
     """
     alias = using if using is not None else conf.DATABASE or router.db_for_write(RunLease)
-    if alias not in connections.settings:
+    if not isinstance(alias, str) or alias not in connections.settings:
         raise RunLeaseError(f"there is no database {alias!r}: name one of settings.DATABASES")
     if connections[alias].vendor != "postgresql":
         raise RunLeaseError(

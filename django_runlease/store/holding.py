@@ -104,13 +104,9 @@ def note_group(claimed: Claimed, group: int) -> bool:
     return _again_if_cut(claimed.alias, work, work)
 
 
-def is_ours(name: str, token: UUID, alias: str) -> bool:
-    """Whether the lease's row has *token*, as the caller's transaction sees it."""
-    return _ours(name, token, alias).exists()
-
-
 def is_ours_now(name: str, token: UUID, alias: str) -> bool:
-    """The same, asked apart from the caller's transaction, which may be aborted or old."""
+    """Whether the lease's row has *token*, asked apart from the caller's transaction, which may
+    be aborted or see an old state."""
     return apart(alias, _ours(name, token, alias).exists)
 
 

@@ -24,6 +24,7 @@ from .runs import BROKEN
 
 Result = TypeVar("Result")
 
+REASON_LENGTH = 500
 POLL = 0.05
 """Seconds between two looks at what keeps a break waiting."""
 
@@ -86,16 +87,20 @@ def break_lease(
         broken = in_transaction(alias, work)
     else:
         broken = _break_watched(name, alias, work, force=force)
-    log.warning("%s: broken by %s; it was held by %s", name, by, broken.holder or "nobody")
+    if broken.was_held:
+        log.warning("%s: broken by %s; it was held by %s", name, by, broken.holder)
     return broken
 
 
 def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
     """Make every claim of *name* decline until it is resumed. A running holder goes on.
 
-    Raises ValueError for a bad name, Blocked if the row stays locked.
+    Raises ValueError for a bad name or a reason of over 500 characters, Blocked if the row stays
+    locked.
     """
     check_name(name)
+    if len(reason) > REASON_LENGTH:
+        raise ValueError(f"the reason of a pause has at most {REASON_LENGTH} characters")
     _unless_blocked(name, alias, partial(rows.create, name, alias))
     _update(name, alias, paused=True, paused_by=storable(by), paused_reason=storable(reason))
     log.info("%s: paused by %s%s", name, by, f" ({reason})" if reason else "")

@@ -11,7 +11,7 @@ from django.db.models.functions import Greatest, Least
 from ..clock import Instant, Now
 from ..models import Outcome, Run
 from ..text import storable, tail
-from .connection import in_transaction
+from .connection import database_clock, in_transaction
 from .records import ClaimRequest, Closing, Refusal
 
 BROKEN = "broken by "
@@ -50,7 +50,7 @@ def record_decline(
     now = refusal.now
 
     def insert() -> Run:
-        moment = Now() if now is None else Instant(now)
+        moment = Instant(database_clock(alias) if now is None else now)
         return Run.objects.using(alias).create(
             lease_name=request.name,
             holder=refusal.declined.holder,

@@ -8,20 +8,23 @@ import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 from django.core.management import BaseCommand, CommandError
 from django.core.management.base import CommandParser
+from django.db import DatabaseError, InterfaceError
 
 from ... import history, jobs, runner, store
 from ...claiming import Claim
 from ...conf import conf
 from ...exceptions import Declined, RunLeaseError
 from ...jobs import Job
-from ...output import aside, open_standard_streams, quiet
+from ...output import aside, quiet
 from ...runner import CONFLICT, UNAVAILABLE, USAGE, Report
 from ...terms import TERM_NAMES, named_duration, resolve, short
-from ...text import check_name
+from ...text import check_name, printable
+from ._errors import OneLineErrors
 
 TERM_HELP = {
     "ttl": "how long the lease lasts without renewal",
@@ -44,7 +47,7 @@ class JobExit(CommandError):
         self.silent = silent
 
 
-class Command(BaseCommand):
+class Command(OneLineErrors, BaseCommand):
     help = (
         "Run a job under its lease, if nobody else does. NAME is a function registered with @job, "
         'an entry of RUNLEASE["JOBS"], or a management command; or it names the lease under which '
@@ -67,14 +70,8 @@ class Command(BaseCommand):
             return options
 
         parser.parse_args = parse_args  # type: ignore[assignment, method-assign]
-        parser.error = self._usage_error  # type: ignore[method-assign]
+        parser.error = self.usage_error  # type: ignore[method-assign]
         return parser
-
-    def _usage_error(self, message: str) -> NoReturn:
-        if getattr(self, "_called_from_command_line", False):
-            self.stderr.write(f"runjob: {message}")
-            sys.exit(USAGE)
-        raise CommandError(message, returncode=USAGE)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", metavar="NAME")
@@ -97,10 +94,6 @@ class Command(BaseCommand):
             help="print the run as JSON, and the job's own output on stderr",
         )
         add("--dry-run", action="store_true", help="say what would happen, and do nothing")
-
-    def run_from_argv(self, argv: list[str]) -> None:
-        open_standard_streams()
-        super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:
@@ -127,11 +120,11 @@ class Command(BaseCommand):
         except runner.Refused as error:
             raise JobExit(f"runjob: {error}", returncode=USAGE) from error
         except runner.Unavailable as error:
-            line = f"{claim.name}: the job did not run: {error}"
+            line = printable(f"{claim.name}: the job did not run: {error}")
             raise JobExit(line, returncode=UNAVAILABLE) from error
         if options["json"]:
             self.stdout.write(history.to_json(_row(report, claim)))
-        line = f"{claim.name}: {report.message}"
+        line = printable(f"{claim.name}: {report.message}")
         if report.declined is not None:
             return self._decline(line, conflict_code(report.declined), options["verbosity"])
         return self._finish(line, report, options["verbosity"], tell_where=not job.program)
@@ -156,7 +149,7 @@ class Command(BaseCommand):
         )
         declined = runner.preview(claim)
         would = "would run now" if declined is None else f"would be declined, {declined}"
-        self.stdout.write(f"{claim.name}: {job} {would} ({terms})")
+        self.stdout.write(printable(f"{claim.name}: {job} {would} ({terms})"))
 
     def _decline(self, line: str, code: int, verbosity: int) -> None:
         if verbosity >= 2:
@@ -176,7 +169,13 @@ class Command(BaseCommand):
 
 
 def _row(report: Report, claim: Claim) -> history.Row:
-    row = history.run(report.run_id, store.write_alias(claim.using))
+    alias = store.write_alias(claim.using)
+    # Apart, because the job may have left its own connection in any state.
+    try:
+        row = store.apart(alias, partial(history.run, report.run_id, alias))
+    except (DatabaseError, InterfaceError):
+        # The exit code says how it went, all the same.
+        row = None
     if row is None:
         declined = report.declined
         row = history.unrecorded(
@@ -238,6 +237,6 @@ def _conflict_code(options: dict[str, Any]) -> Callable[[Declined], int]:
 
 
 def _exit_code(value: int | str, where: str) -> int:
-    if str(value).isdecimal() and int(value) <= 255:
+    if str(value).isdecimal() and len(str(value)) <= 3 and int(value) <= 255:
         return int(value)
     raise ValueError(f"{where}: {value!r} is not an exit code: write a number from 0 to 255")

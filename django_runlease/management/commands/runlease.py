@@ -9,11 +9,11 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
-from django.db import InterfaceError, OperationalError, ProgrammingError
+from django.db import DatabaseError, InterfaceError
 
 from ... import display, history, jobs, store
 from ...exceptions import RunLeaseError
@@ -21,23 +21,24 @@ from ...history import Row
 from ...holder import this_process
 from ...runner import FAILED, UNAVAILABLE, USAGE
 from ...text import check_name, printable
+from ._errors import OneLineErrors
 
 INTERRUPTED = 130
 RUNS_OF_A_LEASE = 10
 
 
-class Command(BaseCommand):
+class Command(OneLineErrors, BaseCommand):
     help = "List the leases, show their history, and pause, resume or break one."
     # An operator may need it in the very moment when something is wrong with the project.
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-        parser.error = self._usage_error  # type: ignore[method-assign]
+        parser.error = self.usage_error  # type: ignore[method-assign]
 
         def add(action: str, text: str, *, name: str | None = None) -> argparse.ArgumentParser:
             sub: argparse.ArgumentParser = actions.add_parser(action, help=text, description=text)
-            sub.error = self._usage_error  # type: ignore[method-assign]
+            sub.error = self.usage_error  # type: ignore[method-assign]
             if name is not None:
                 sub.add_argument("name", metavar="NAME", nargs=name or None)
             sub.add_argument("--json", action="store_true", help="print JSON")
@@ -60,12 +61,6 @@ class Command(BaseCommand):
         pause.add_argument("--reason", default="", metavar="TEXT", help="shown to the others")
         add("resume", "Let a paused lease be claimed again.", name="")
         _add_break_options(add("break", "Take a lease away from its holder.", name=""))
-
-    def _usage_error(self, message: str) -> NoReturn:
-        if getattr(self, "_called_from_command_line", False):
-            self.stderr.write(f"runlease: {message}")
-            sys.exit(USAGE)
-        raise CommandError(message, returncode=USAGE)
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         # Django's own choice looks at the process's stdout, which need not be this one.
@@ -246,6 +241,6 @@ def _exit_codes(alias: str) -> Iterator[None]:
         raise CommandError(printable(str(error)), returncode=FAILED) from error
     except (ValueError, RunLeaseError) as error:
         raise CommandError(printable(str(error)), returncode=USAGE) from error
-    except (OperationalError, InterfaceError, ProgrammingError) as error:
+    except (DatabaseError, InterfaceError) as error:
         message = f"the lease database {alias!r}: {printable(store.explain(error))}"
         raise CommandError(message, returncode=UNAVAILABLE) from error
