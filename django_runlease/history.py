@@ -162,7 +162,9 @@ def _with_iso(row: Row, model: type[Model]) -> Row:
 
 def _iso(epoch: float | None) -> str | None:
     instant = utc(epoch)
-    return instant.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if instant else None
+    if instant is None:
+        return None
+    return instant.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def _between(start: float | None, end: float | None) -> float | None:
