@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypedDict, Unpack
 
+from django.db import DatabaseError, InterfaceError, connections
+
 from . import clock, log, store
 from .conf import conf
 from .exceptions import Declined
@@ -126,7 +128,16 @@ class Attempts:
         A decline is recorded in the history when it is final.
         """
         sent = clock.local()
-        result = store.claim(self.request, self.alias, waiting_since=self.waiting_since)
+        try:
+            result = store.claim(self.request, self.alias, waiting_since=self.waiting_since)
+        except (DatabaseError, InterfaceError) as error:
+            if not self._tries or self._left() <= 0 or not store.is_connection_error(error):
+                raise
+            # Whoever waits outlasts a restart of the database.
+            log.warning("%s: a try to claim failed: %s", self.request.name, store.explain(error))
+            connections[self.alias].close()
+            self._tries += 1
+            return None
         if isinstance(result, Claimed):
             if result.took_over_from:
                 log.warning(

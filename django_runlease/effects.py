@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
+from django.db import connections
 from django.db.models import Q
 
 from . import store
@@ -24,6 +25,11 @@ from .exceptions import RunLeaseError
 from .fencing import Lease, fenced
 from .models import Effect, EffectState
 from .text import storable
+
+_DURABLE = """
+    SELECT set_config('synchronous_commit', 'on', true)
+     WHERE current_setting('synchronous_commit') = 'off'
+"""
 
 KIND_LENGTH = 100
 KEY_LENGTH = 1_000
@@ -91,8 +97,17 @@ def effect(lease: Lease, kind: str, key: tuple[object, ...]) -> Iterator[Pending
         _finish(lease, what, pending)
 
 
-def _begin(lease: Lease, what: dict[str, str]) -> PendingEffect:
+@contextmanager
+def _written_down(lease: Lease) -> Iterator[None]:
+    """A fenced transaction whose commit survives a crash of the server, as the action does."""
     with store.lease_transaction(lease.alias), fenced(lease):
+        with connections[lease.alias].cursor() as cursor:
+            cursor.execute(_DURABLE)
+        yield
+
+
+def _begin(lease: Lease, what: dict[str, str]) -> PendingEffect:
+    with _written_down(lease):
         rows = Effect.objects.using(lease.alias)
         first = Effect(
             **what,
@@ -121,7 +136,7 @@ def _begin(lease: Lease, what: dict[str, str]) -> PendingEffect:
 
 def _finish(lease: Lease, what: dict[str, str], pending: PendingEffect) -> None:
     unconfirmed = ~Q(state=EffectState.CONFIRMED)
-    with store.lease_transaction(lease.alias), fenced(lease):
+    with _written_down(lease):
         rows = Effect.objects.using(lease.alias).filter(unconfirmed, **what)
         if pending.failure is None:
             rows.update(

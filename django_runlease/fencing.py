@@ -238,7 +238,16 @@ def _is_ours_now(lease: Lease) -> bool:
 
 
 def _lost(lease: Lease) -> LeaseLost:
-    return LeaseLost(lease.name, "the lease is no longer ours, so nothing is written")
+    if _is_ours_now(lease):
+        return LeaseLost(
+            lease.name,
+            "the lease is ours, but not as this transaction sees it: its snapshot is older than "
+            "the claim, or the FenceMark of this database is ahead of a restored lease",
+        )
+    error = LeaseLost(lease.name, "the lease is no longer ours, so nothing is written")
+    if lose := getattr(lease, "lose", None):
+        lose(store.Loss(reason="taken", detail=error.detail))
+    return error
 
 
 def fenced_update(lease: Lease, queryset: QuerySet[Any], values: dict[str, Any]) -> int:
@@ -290,5 +299,5 @@ def inherited_lease(*, using: str | None = None) -> InheritedLease:
         raise RunLeaseError(
             "this process has inherited no lease: start it with `manage.py runjob NAME -- PROGRAM`"
         ) from None
-    alias = store.write_alias(using)
+    alias = store.write_alias(os.environ.get("RUNLEASE_DATABASE") if using is None else using)
     return InheritedLease(name=name, token=uuid, generation=number, alias=alias)

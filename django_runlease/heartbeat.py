@@ -158,6 +158,9 @@ class Heartbeat:
                 if not store.is_connection_error(error):
                     break
                 self._connection.close()
+            except Exception as error:  # noqa: BLE001  one lease's fault must not end all beats
+                log.warning("a beat failed: %r", error)
+                return {}
         log.warning("a beat failed: %s", store.explain(problem))
         return {}
 
@@ -175,7 +178,12 @@ def _watched(members: list[Renewable]) -> Iterator[None]:
             left = _trusted_for(members)
 
     watching = threading.Thread(target=watch, name="runlease-trust", daemon=True)
-    watching.start()
+    try:
+        watching.start()
+    except RuntimeError as error:
+        log.warning("no thread watches over a beat: %s", error)
+        yield
+        return
     try:
         yield
     finally:

@@ -71,7 +71,8 @@ class HeldLease:
     def __del__(self) -> None:
         # Without source=self: whoever records warnings would keep it, and have it renewed for ever.
         # A claim that raised half-way through __init__ has no such attribute.
-        if not getattr(self, "_ended", True) and os.getpid() == self._pid:
+        # At the interpreter's end modules are gone before objects.
+        if not getattr(self, "_ended", True) and os is not None and os.getpid() == self._pid:
             warnings.warn(
                 f"{self!r} was dropped without release(); it expires after its ttl",
                 ResourceWarning,
@@ -224,23 +225,17 @@ class HeldLease:
 
     @contextmanager
     def _fence(self, using: str | None, idle: Duration | None) -> Iterator[None]:
-        with self._lock:
-            self._open_fences += 1
+        # Inside the try, so that no signal comes between the count and its end.
+        counted = False
         try:
-            with self._noting_loss(), fenced(self, using, idle=idle):
+            with self._lock:
+                self._open_fences += 1
+                counted = True
+            with fenced(self, using, idle=idle):
                 yield
         finally:
             with self._lock:
-                self._open_fences -= 1
-
-    @contextmanager
-    def _noting_loss(self) -> Iterator[None]:
-        try:
-            yield
-        except LeaseLost as error:
-            if error.name == self.name:
-                self.lose(Loss(reason="taken", detail=error.detail))
-            raise
+                self._open_fences -= counted
 
     def fenced_update(self, queryset: QuerySet[Any], **values: Any) -> int:
         """``queryset.update(**values)`` in a fence of its own; the number of rows, maybe 0.
@@ -248,18 +243,19 @@ class HeldLease:
         Raises LeaseLost, which "no row matched" never does.
         """
         self._refuse_if_ended()
-        with self._noting_loss():
-            return fencing.fenced_update(self, queryset, values)
+        return fencing.fenced_update(self, queryset, values)
 
     def fenced_delete(self, queryset: QuerySet[Any]) -> int:
         """``queryset.delete()`` in a fence of its own; the number of its rows. Raises LeaseLost."""
         self._refuse_if_ended()
-        with self._noting_loss():
-            return fencing.fenced_delete(self, queryset)
+        return fencing.fenced_delete(self, queryset)
 
     def effect(self, kind: str, *key: object) -> AbstractContextManager[PendingEffect]:
-        """An external action, as :func:`effects.effect` tells: begun, then confirmed, in fences."""
-        self._refuse_if_ended()
+        """An external action, as :func:`effects.effect` tells: begun, then confirmed, in fences.
+
+        Raises LeaseLost also where the lease cannot be trusted any more: the action has no fence.
+        """
+        self.check()
         return effects.effect(self, kind, key)
 
     # -- the end
@@ -320,8 +316,12 @@ class HeldLease:
 def _finite(number: float) -> float:
     # Decimals and the numbers of other libraries have no form in JSON.
     plain = number if isinstance(number, int) else float(number)
-    if isinstance(plain, float) and not math.isfinite(plain):
-        raise ValueError(f"progress is told in finite numbers, not {number!r}")
+    try:
+        finite = math.isfinite(plain)
+    except OverflowError:
+        finite = False
+    if not finite:
+        raise ValueError("progress is told in finite numbers that a float can hold")
     return plain
 
 

@@ -85,6 +85,9 @@ class Interrupts:
             while True:
                 time.sleep(1)
         self._raise_if_allowed()
+        # A run within a run: the signal may be for the outer one.
+        if callable(outer := self._previous.get(number)):
+            outer(number, frame)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self._signalled or os.getpid() != self._pid:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -139,6 +139,7 @@ class _Execution:
 
     def run(self, *, grace: float, own_process: bool) -> Report:
         error: BaseException | None = None
+        threads = set(threading.enumerate())
         with ExitStack() as stack:
             try:
                 self._watched(stack, grace=grace, own_process=own_process)
@@ -146,12 +147,22 @@ class _Execution:
                     self._call()
             except BaseException as raised:  # noqa: BLE001  it is in the report
                 error = raised
+            if own_process and self._interrupts.cause:
+                _await_threads_since(threads)
             return self._release(self._interrupts.cause, error)
 
     def _watched(self, stack: ExitStack, *, grace: float, own_process: bool) -> None:
         trust = self._guarded(stack, grace=grace, own_process=own_process)
         end = self._end_process if own_process else None
-        watch = Watch(self._held, self._interrupts, grace=grace + SLACK, end=end, trust=trust)
+        each_look = self._program.look_after_guard if self._program else lambda: None
+        watch = Watch(
+            self._held,
+            self._interrupts,
+            grace=grace + SLACK,
+            end=end,
+            trust=trust,
+            each_look=each_look,
+        )
         stack.enter_context(watch)
 
     def _guarded(
@@ -194,6 +205,8 @@ class _Execution:
             released = self._held.end(closing)
         except (DatabaseError, InterfaceError, RunLeaseError) as problem:
             message = f"the lease could not be released: {one_line(problem)}"
+            with suppress(DatabaseError, InterfaceError):
+                self._held.close_run(closing)
         else:
             if released or not self._held.lost.is_set():
                 return report
@@ -228,6 +241,14 @@ class _Execution:
         for thread in threads:
             thread.join(max(end - clock.local(), 0.0))
         os._exit(code)
+
+
+def _await_threads_since(before: set[threading.Thread]) -> None:
+    """Wait for what a stopped job has started and left at work; the watch bounds that. A lease
+    that was released meanwhile would let the next run begin beside them."""
+    for thread in set(threading.enumerate()) - before:
+        if not thread.daemon:
+            thread.join()
 
 
 def _traceback(error: BaseException | None) -> str:

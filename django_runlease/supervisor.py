@@ -74,6 +74,10 @@ class Program:
         """Let the guard know until when the lease can be trusted, on the local clock."""
         self._guard.tell(until=until)
 
+    def look_after_guard(self) -> None:
+        """Replace a guard that somebody has killed."""
+        self._guard.check()
+
     def kill(self) -> None:
         """Kill the whole group at once."""
         if self._group:
@@ -113,6 +117,7 @@ class Program:
             "RUNLEASE_NAME": self._held.name,
             "RUNLEASE_TOKEN": str(self._held.token),
             "RUNLEASE_GENERATION": str(self._held.generation),
+            "RUNLEASE_DATABASE": self._held.alias,
         }
         with os.fdopen(go, "wb", buffering=0) as gate:
             try:
@@ -179,6 +184,12 @@ class Guard:
             try:
                 _write(self._process, facts)
             except BrokenPipeError:
+                self._replace(self._process)
+
+    def check(self) -> None:
+        """Start another process if this one has been killed."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is not None:
                 self._replace(self._process)
 
     def _replace(self, killed: subprocess.Popen[bytes]) -> None:

@@ -69,9 +69,10 @@ def _seconds(number: float) -> timedelta | None:
 def _iso(text: str) -> timedelta | None:
     if not text.startswith("P") or not text.isascii():
         return None
-    # Django's parser knows no weeks.
-    if weeks := _ISO_WEEKS.fullmatch(text):
-        return _seconds(float(weeks[1]) * _UNITS["w"])
+    # Weeks stand alone in ISO 8601. Django's parser knows none, or takes them beside others.
+    if "W" in text:
+        weeks = _ISO_WEEKS.fullmatch(text)
+        return _seconds(float(weeks[1]) * _UNITS["w"]) if weeks else None
     try:
         return parse_iso_duration(text)
     except OverflowError:

@@ -10,9 +10,10 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.migrations import DeleteModel, RenameModel, SeparateDatabaseAndState
+from django.db.migrations import DeleteModel, RenameModel, RunSQL, SeparateDatabaseAndState
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
@@ -24,7 +25,7 @@ DECLARE
     wanted constant text := TG_ARGV[0];
 BEGIN
     PERFORM 1 FROM runlease_runlease
-      WHERE name = wanted
+      WHERE name::text = wanted
         AND token::text = ANY (string_to_array(current_setting('runlease.fence', true), ' '))
         FOR KEY SHARE;
     IF FOUND THEN
@@ -32,16 +33,16 @@ BEGIN
     END IF;
     -- A table in another database than the lease: what its fences there go by.
     PERFORM 1 FROM runlease_fencemark
-      WHERE lease_name = wanted
+      WHERE lease_name::text = wanted
         AND token::text = ANY (string_to_array(current_setting('runlease.fence', true), ' '))
-        AND NOT EXISTS (SELECT FROM runlease_runlease WHERE name = wanted)
+        AND NOT EXISTS (SELECT FROM runlease_runlease WHERE name::text = wanted)
         FOR SHARE;
     IF FOUND THEN
         RETURN NULL;
     END IF;
     -- The setting only says which run to look at; that the run is of this transaction lets through.
     PERFORM 1 FROM runlease_run
-      WHERE lease_name = wanted AND trigger = 'bypass'
+      WHERE lease_name::text = wanted AND trigger::text = 'bypass'
         AND started_at >= transaction_timestamp()
         AND id::text = ANY (string_to_array(current_setting('runlease.bypass', true), ' '))
         AND token = lpad(to_hex(pg_current_xact_id()::text::bigint), 32, '0')::uuid;
@@ -69,7 +70,7 @@ BEGIN
             clock_timestamp(), 'succeeded', reason, '', '')
     RETURNING id INTO run;
     PERFORM set_config('runlease.bypass',
-        trim(coalesce(current_setting('runlease.bypass', true), '') || ' ' || run), true);
+        trim(coalesce(current_setting('runlease.bypass', true), '') || ' ' || run::text), true);
 END
 """
 
@@ -99,6 +100,14 @@ FUNCTIONS = {
 }
 MIGRATION = ("runlease", "0002_fencing")
 """The migration that installs them."""
+
+
+class InstallFunctions(RunSQL):
+    """The functions, in a PostgreSQL database; the app's tables may be migrated into others too."""
+
+    def _run_sql(self, schema_editor: BaseDatabaseSchemaEditor, sqls: Any) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            super()._run_sql(schema_editor, sqls)  # type: ignore[misc]
 
 
 class RequireFence(Operation):
@@ -135,7 +144,7 @@ class RequireFence(Operation):
         to_state: ProjectState,
     ) -> None:
         model = to_state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
+        if _belongs(schema_editor.connection, model):
             schema_editor.execute(self._create(schema_editor, model), None)
 
     def database_backwards(
@@ -146,7 +155,7 @@ class RequireFence(Operation):
         to_state: ProjectState,
     ) -> None:
         model = from_state.apps.get_model(app_label, self.model_name)
-        if self.allow_migrate_model(schema_editor.connection.alias, model):
+        if _belongs(schema_editor.connection, model):
             table = schema_editor.quote_name(model._meta.db_table)
             schema_editor.execute(f"DROP TRIGGER IF EXISTS {self.trigger} ON {table}", None)
 
@@ -164,6 +173,11 @@ class RequireFence(Operation):
     @property
     def migration_name_fragment(self) -> str:
         return f"require_fence_{self.model_name.lower()}"
+
+
+def _belongs(connection: BaseDatabaseWrapper, model: Any) -> bool:
+    # Not Operation.allow_migrate_model, which leaves proxies and unmanaged tables out silently.
+    return connection.vendor == "postgresql" and router.allow_migrate_model(connection.alias, model)
 
 
 def _literal(text: str) -> str:
@@ -202,15 +216,19 @@ def faults(connection: BaseDatabaseWrapper) -> Iterator[Fault]:
 def _function_state(connection: BaseDatabaseWrapper, signature: str, body: str) -> str | None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT prosrc, prosecdef, proconfig FROM pg_proc WHERE oid = to_regprocedure(%s)",
+            """
+            SELECT prosrc, prosecdef,
+                   proconfig = ARRAY['search_path=' || quote_ident(nspname) || ', pg_temp']
+              FROM pg_proc JOIN pg_namespace ON pg_namespace.oid = pronamespace
+             WHERE pg_proc.oid = to_regprocedure(%s)
+            """,
             [signature],
         )
         row = cursor.fetchone()
     if row is None:
         return "missing"
-    source, definer, config = row
-    fixed = any(each.startswith("search_path=") and "pg_temp" in each for each in config or ())
-    return None if (source, definer, fixed) == (body, True, True) else "changed"
+    # The body, that it runs as its creator, and that its search_path is the one it was given.
+    return None if row == (body, True, True) else "changed"
 
 
 _BEFORE_STATEMENT = 2 | 4 | 8 | 16
@@ -257,7 +275,7 @@ def _required(loader: MigrationLoader, alias: str) -> Iterator[tuple[str, Requir
     for (app_label, model_name), operations in wanted.items():
         model = state.apps.get_model(app_label, model_name)
         for operation, node in operations:
-            if operation.allow_migrate_model(alias, model):
+            if _belongs(connections[alias], model):
                 yield model._meta.db_table, operation, node
 
 

@@ -40,7 +40,8 @@ class Watch:
 
     *end* is called, once, in a thread of its own, when the job has not stopped in time; it is not
     expected to return. None where the process is not ours to end. *trust* is called with the end
-    of the trusted time whenever that has moved, first before the job begins.
+    of the trusted time whenever that has moved, first before the job begins; *each_look* every
+    time the watch looks.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class Watch:
         grace: float,
         end: Callable[[BaseException], None] | None,
         trust: Callable[[float], None] = lambda until: None,
+        each_look: Callable[[], None] = lambda: None,
     ) -> None:
         self._held = held
         self._interrupts = interrupts
         self._grace = grace
         self._end = end
         self._trust = trust
+        self._each_look = each_look
         self._trusted_until = 0.0
         self._told_at: float | None = None
         self._over = threading.Event()
@@ -77,6 +80,7 @@ class Watch:
         warning = min(self._grace, ttl / 6)
         while not self._over.wait(min(POLL, ttl / 60)):
             self._pass_on_trust()
+            self._each_look()
             try:
                 self._held.raise_if_lost(within=warning)
                 self._held.raise_if_late()

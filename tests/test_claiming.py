@@ -835,3 +835,26 @@ def test_a_request_may_be_made_without_asking_anything(django_assert_num_queries
         assert wish().name == "job"
         lease("job")
         Claim.from_options("job", {})
+
+
+def test_a_waiting_claim_outlasts_the_loss_of_its_connection():
+    """As a hot spare has to, when the database restarts."""
+    held = claim("job", ttl=60, heartbeat=False)
+    waiting = Background(lambda: claim("job", wait=20, heartbeat=False))
+    wait_for(lambda: Run.objects.count() == 1 and len(others()) >= 1)
+    for pid in others():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+    held.release()
+    claimed = waiting.join()
+    assert isinstance(claimed, HeldLease), claimed
+    assert claimed.release()
+
+
+def others():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND state = 'idle'"
+        )
+        return [pid for (pid,) in cursor.fetchall()]

@@ -350,7 +350,7 @@ def test_an_effect_costs_two_transactions_of_a_bounded_number_of_statements(
         )
         for n in range(1000)
     )  # fmt: skip
-    with django_assert_max_num_queries(16):
+    with django_assert_max_num_queries(18):
         with held.effect("charge", 5000):
             pass
 

@@ -223,7 +223,7 @@ def test_progress_of_any_kind_costs_no_beat(progress, stored):
 
 
 @committed
-@pytest.mark.parametrize("done", [float("nan"), float("inf"), "many"])
+@pytest.mark.parametrize("done", [float("nan"), float("inf"), "many", 10**400])
 def test_progress_that_is_no_number_is_refused_at_once(done):
     with held(ttl=60) as lease:
         with pytest.raises(ValueError, match="number|convert"):
@@ -740,3 +740,19 @@ def test_refused_claims_start_nothing():
     assert refused().declined.reason == "held"
     assert not claim("job", ttl=60)
     assert not threads()
+
+
+@committed
+def test_a_fault_in_a_beat_that_is_no_database_error_does_not_end_the_beats(monkeypatch):
+    beat, faults = store.beat, []
+
+    def faulty(beats, alias):
+        if not faults:
+            faults.append(True)
+            raise RuntimeError("odd")
+        return beat(beats, alias)
+
+    monkeypatch.setattr("django_runlease.store.beat", faulty)
+    with held(ttl=1):
+        renewed_after(row().renewed_at)
+    assert faults

@@ -446,6 +446,7 @@ def test_a_fence_that_finds_the_lease_taken_makes_it_lost():
     with pytest.raises(LeaseLost), held.fence():
         raise AssertionError
     assert held.lost.is_set()
+    assert not held.release()
     assert held.lost_reason == "taken"
     assert not held.release()
 
@@ -454,3 +455,29 @@ def test_a_fence_that_finds_the_lease_taken_makes_it_lost():
 def test_a_heartbeat_is_on_or_off(heartbeat):
     with pytest.raises(ValueError, match="heartbeat: .* is neither True nor False"):
         claim("job", heartbeat=heartbeat)
+
+
+def test_a_check_in_a_fence_that_wants_more_time_does_not_lose_the_lease():
+    held = held_lease()
+    with pytest.raises(LeaseLost, match="only"), held.fence():
+        held.check(at_least="2m")
+    assert held.lost_reason is None
+    assert held.release()
+
+
+def test_an_effect_does_not_begin_under_a_lease_that_cannot_be_trusted():
+    held = held_lease()
+    held.trusted_until = clock.local()
+    with pytest.raises(LeaseLost), held.effect("charge", 1):
+        raise AssertionError
+    held.release()
+
+
+def test_an_effect_that_is_refused_makes_the_lease_lost():
+    held = held_lease()
+    expire()
+    elsewhere(granted)
+    with pytest.raises(LeaseLost), held.effect("charge", 1):
+        raise AssertionError
+    assert held.lost.is_set()
+    assert not held.release()

@@ -133,7 +133,7 @@ def test_the_job_of_the_readme_runs(no_jobs):
     ((entry,),) = jobs._registered.values()
     with django_runlease.lease("charge_due_invoices") as held:
         entry.function(held)
-    due.charge.assert_called_once_with()
+    due.mark_as_charged.assert_called_once_with()
     with override_settings(**_executed(settings)):
         assert run_checks(tags=["runlease"]) == []
 

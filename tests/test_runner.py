@@ -518,3 +518,28 @@ def test_a_run_longer_than_its_ttl_keeps_its_lease():
     out, err = ended(process)
     assert (process.returncode, out, err) == (0, "", "")
     assert Run.objects.get().finished_at - Run.objects.get().started_at > timedelta(seconds=2)
+
+
+THREAD = """
+import threading, time
+from pathlib import Path
+def work():
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        time.sleep(0.05)
+        say("working")
+thread = threading.Thread(target=work)
+thread.start()
+while thread.is_alive():
+    time.sleep(0.1)
+"""
+
+
+def test_a_stopped_jobs_threads_are_ended_before_its_lease_is_free():
+    process = start("--timeout", "1s", "--grace", "1s", code=THREAD)
+    ended(process)
+    assert process.returncode == 124
+    run = Run.objects.get()
+    assert run.outcome == Outcome.TIMED_OUT
+    # Ended hard with its threads; nobody released what they might still have worked under.
+    assert RunLease.objects.get().token == run.token

@@ -838,3 +838,24 @@ def test_claims_work_with_parameters_bound_by_the_server(monkeypatch):
         connections.close_all()
 
     elsewhere(operate)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_manual_retry_waits_for_the_end_of_a_broken_lease_unless_that_was_given_up():
+    granted()
+    store.break_lease("job", "default", by="ops")
+    retry = store.claim(wish(ignore_schedule=True), "default")
+    assert retry.declined.reason == "not_due"
+    granted_again = RunLease.objects.update(not_before=None)
+    assert granted_again
+    assert isinstance(store.claim(wish(ignore_schedule=True), "default"), Claimed)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_tick_that_has_had_its_run_does_not_run_again_after_a_crash_without_a_tick():
+    tick = datetime.now(UTC)
+    finished = granted(tick=tick)
+    store.release(finished, Closing(outcome=Outcome.SUCCEEDED))
+    granted()
+    expire()
+    assert store.claim(wish(tick=tick), "default").declined.reason == "same_tick"

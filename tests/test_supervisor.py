@@ -232,7 +232,7 @@ def test_the_program_is_told_its_lease_in_the_environment():
     process = start(*python(code + "\nsys.stdin.read()"))
     told = process.stdout.readline()
     lease = row()
-    assert told == f"{[str(lease.generation), 'prog', str(lease.token)]}\n"
+    assert told == f"{['default', str(lease.generation), 'prog', str(lease.token)]}\n"
     assert finish(process)[0] == 0
 
 
@@ -701,7 +701,11 @@ def test_ctrl_c_ends_the_program_and_gives_the_terminal_back():
     with ended(terminal.process):
         terminal.wait_for(b"program")
         terminal.type(b"\x03")
+        # On a loaded machine the first is now and then without effect; a person presses again.
+        again = threading.Timer(5, terminal.type, [b"\x03"])
+        again.start()
         terminal.wait_for(b"exit=130")
+        again.cancel()
         terminal.type(b"two\n")
         terminal.wait_for(b"shell got two")
     wait_for(is_free)

@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-from django_runlease.triggers import INSTALL, UNINSTALL
+from django_runlease.triggers import INSTALL, UNINSTALL, InstallFunctions
 
 
 class Migration(migrations.Migration):
@@ -78,5 +78,5 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.RunSQL(INSTALL, UNINSTALL),
+        InstallFunctions(INSTALL, UNINSTALL),
     ]

@@ -9,13 +9,23 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, OperationalError
-from django.db.models import BooleanField, Case, ExpressionWrapper, F, Q, Value, When
+from django.db.models import (
+    BooleanField,
+    Case,
+    Exists,
+    ExpressionWrapper,
+    F,
+    OuterRef,
+    Q,
+    Value,
+    When,
+)
 from django.db.models.functions import Greatest
 
 from ..clock import Epoch, Instant, Now, Seconds, utc
 from ..exceptions import Declined, DeclineReason, RunLeaseError
 from ..holder import is_dead
-from ..models import RunLease
+from ..models import Outcome, Run, RunLease
 from . import rows
 from .connection import (
     database_clock,
@@ -26,7 +36,7 @@ from .connection import (
 )
 from .holding import release_in_doubt
 from .records import Claimed, ClaimRequest, Refusal
-from .runs import abandon_open_runs, open_run
+from .runs import BROKEN, abandon_open_runs, open_run
 
 FURTHEST_TICK = 60.0
 """Seconds a tick may lie ahead of the database's clock where ``every`` does not allow more."""
@@ -111,6 +121,7 @@ class _Look:
     held: bool
     paused: bool
     early: bool
+    broken: bool
     tick_run: bool
     claimed_epoch: float | None
     expires_epoch: float | None
@@ -140,6 +151,9 @@ class _Look:
             return "paused"
         if self.held and self.token != dead:
             return "held"
+        # Its holder may still be at work, which no manual retry may ignore.
+        if self.broken:
+            return "not_due"
         if request.ignore_schedule:
             return None
         # A tick that has had its run stays so: it comes before the reason that will pass.
@@ -170,6 +184,7 @@ def _look(request: ClaimRequest, alias: str) -> _Look | None:
             taken=is_(Q(token__isnull=False)),
             held=_true_or_false(Q(expires_at__gt=Now())),
             early=_true_or_false(Q(not_before__gt=Now())),
+            broken=_true_or_false(Q(not_before__gt=Now()) & Q(Exists(_BROKEN))),
             tick_run=_true_or_false(_tick_run(request)),
             claimed_epoch=Epoch("claimed_at"),
             expires_epoch=Epoch("expires_at"),
@@ -181,12 +196,20 @@ def _look(request: ClaimRequest, alias: str) -> _Look | None:
     return _Look(**row) if row else None
 
 
+# The last claim's Run, by the index of the history.
+_LAST_RUN = Run.objects.filter(lease_name=OuterRef("name"), started_at=OuterRef("claimed_at"))
+_BROKEN = _LAST_RUN.filter(outcome=Outcome.LOST, reason__startswith=BROKEN)
+
+
 def _tick_run(request: ClaimRequest) -> Q:
     if request.tick is None:
         return Q(pk__in=[])
     tick = Instant(request.tick.timestamp())
-    # A tick whose holder never released may be run again: that holder crashed in it.
-    return Q(last_tick__gt=tick) | Q(last_tick=tick, token__isnull=True)
+    # A tick whose own holder never released may be run again: that holder crashed in it, and not
+    # in a later claim for another tick or for none.
+    crashed_later = _LAST_RUN.filter(~Q(tick=tick), token=OuterRef("token"))
+    has_run = Q(token__isnull=True) | Q(Exists(crashed_later))
+    return Q(last_tick__gt=tick) | (Q(last_tick=tick) & has_run)
 
 
 def _true_or_false(condition: Q) -> Case:

@@ -15,10 +15,13 @@ from .. import log
 from ..clock import Instant, Now, Seconds
 from ..models import Outcome, Run, RunLease, RunLeaseQuerySet
 from . import rows, runs
-from .connection import apart, in_transaction, is_connection_error
+from .connection import apart, in_transaction, is_connection_error, is_contention
 from .records import Claimed, ClaimRequest, Closing, Loss
 
 Result = TypeVar("Result")
+
+LOCK_TRIES = 3
+"""How many lock timeouts a holder waits for its own row."""
 
 DOUBT_PAUSES = (0.0, 0.1, 0.3, 0.6, 1.0)
 """Seconds before each try to read back a claim whose commit is in doubt."""
@@ -182,10 +185,16 @@ def why_gone(claimed: Claimed) -> Loss:
 
 
 def _again_if_cut(alias: str, work: Callable[[], Result], again: Callable[[], Result]) -> Result:
-    """Run *work* apart from the job's connection; after a connection error *again*, once."""
-    try:
-        return apart(alias, partial(in_transaction, alias, work))
-    except (DatabaseError, InterfaceError) as error:
-        if not is_connection_error(error):
-            raise
+    """Run *work* apart from the job's connection; after a connection error *again*, once.
+
+    A row that others keep locked is waited for several times over.
+    """
+    for tries_left in reversed(range(LOCK_TRIES)):
+        try:
+            return apart(alias, partial(in_transaction, alias, work))
+        except (DatabaseError, InterfaceError) as error:
+            if is_connection_error(error):
+                break
+            if not tries_left or not is_contention(error):
+                raise
     return apart(alias, partial(in_transaction, alias, again))

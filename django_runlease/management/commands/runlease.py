@@ -53,10 +53,8 @@ class Command(OneLineErrors, BaseCommand):
         effects.add_argument(
             "--uncertain", action="store_true", help="only those that were never confirmed"
         )
-        for listing in (runs, effects):
-            listing.add_argument(
-                "--limit", type=int, default=history.RUNS_SHOWN, metavar="N", help="how many"
-            )
+        for listing, shown in ((runs, history.RUNS_SHOWN), (effects, None)):
+            listing.add_argument("--limit", type=int, default=shown, metavar="N", help="how many")
         pause = add("pause", "Make every claim of a lease decline. Its holder goes on.", name="")
         pause.add_argument("--reason", default="", metavar="TEXT", help="shown to the others")
         add("resume", "Let a paused lease be claimed again.", name="")
@@ -91,8 +89,11 @@ class Command(OneLineErrors, BaseCommand):
         self._print(runs, lambda: self._laid_out(display.run_table, runs, empty), options)
 
     def _effects(
-        self, alias: str, name: str | None, uncertain: bool, limit: int, **options: Any
+        self, alias: str, name: str | None, uncertain: bool, limit: int | None, **options: Any
     ) -> None:
+        if limit is None:
+            # Of what a person must look at, nothing is left out.
+            limit = history.LARGEST_LIMIT if uncertain else history.RUNS_SHOWN
         effects = history.effects(alias, name, uncertain=uncertain, limit=limit)
         if name is not None and not effects:
             _check_known(name, alias)
