@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from django_runlease import LeaseLost, RunLeaseError, claim
-from django_runlease.effects import KEY_LENGTH, KIND_LENGTH
+from django_runlease.effects import KEY_LENGTH, KIND_LENGTH, _written_down
 from django_runlease.models import Effect, EffectState
 from example_project.billing import provider
 from example_project.billing.models import Invoice
@@ -484,3 +484,24 @@ def test_the_demo_of_effects_tells_its_story_and_ends_by_itself():
     assert "killed by SIGKILL" in done.stdout
     assert "took over from" in done.stdout
     assert done.stdout.rstrip().endswith("7 requests, 6 charges, 6 invoices")
+
+
+def test_of_the_uncertain_effects_none_is_left_out(held):
+    for number in range(25):
+        with pytest.raises(ZeroDivisionError), held.effect("charge", number):
+            raise ZeroDivisionError
+    assert len(json.loads(run("--uncertain", "--json"))) == 25
+    assert len(json.loads(run("--json"))) == 20
+
+
+def test_what_an_effect_writes_down_survives_a_crash_of_the_server(held):
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = off")
+        try:
+            with _written_down(held):
+                cursor.execute("SHOW synchronous_commit")
+                assert cursor.fetchone() == ("on",)
+            cursor.execute("SHOW synchronous_commit")
+            assert cursor.fetchone() == ("off",)
+        finally:
+            cursor.execute("RESET synchronous_commit")

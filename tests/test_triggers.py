@@ -1,15 +1,20 @@
 """Tables that refuse what is not fenced, whatever code or person writes there."""
 
+import os
 import re
+import subprocess
+import sys
 from contextlib import ExitStack
 from io import StringIO
 
 import psycopg
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import Group
 from django.core.checks import run_checks
 from django.core.management import call_command
-from django.db import DatabaseError, connection, connections, transaction
+from django.db import DatabaseError, connection, connections, models, transaction
+from django.db.migrations.state import ModelState, ProjectState
 from django.db.migrations.writer import MigrationWriter
 from django.test import TestCase
 from django.utils import timezone
@@ -18,12 +23,12 @@ from django_runlease import claim, lease
 from django_runlease.fencing import fenced
 from django_runlease.models import Run
 from django_runlease.testing import take_over_now, unfenced
-from django_runlease.triggers import MIGRATION, RequireFence
+from django_runlease.triggers import MIGRATION, RequireFence, faults
 from example_project.billing.models import Invoice
 
 from .factories import InvoiceFactory
 from .guarded import required
-from .support import elsewhere, expire, granted, manage, refused
+from .support import ROOT, elsewhere, expire, granted, manage, refused
 
 ODD = 'charge 100% of "O\'Hara" \\ żółw'
 REFUSED = r'table "billing_invoice" takes writes only in a fence of the lease "{}"'
@@ -587,3 +592,68 @@ def test_a_database_that_is_down_is_no_traceback():
 def test_without_databases_the_check_asks_none(django_assert_num_queries):
     with django_assert_num_queries(0):
         assert not [each for each in run_checks() if each.id == "runlease.W005"]
+
+
+ALIKE = {
+    "proxy": ([], {"proxy": True}, ("billing.Invoice",)),
+    "unmanaged": (
+        [("id", models.BigAutoField(primary_key=True))],
+        {"managed": False, "db_table": Invoice._meta.db_table},
+        (models.Model,),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_a_table_of_a_proxy_or_an_unmanaged_model_is_required_like_any_other(claimed, kind):
+    state = ProjectState.from_apps(apps)
+    state.add_model(ModelState("billing", "Other", *ALIKE[kind]))
+    operation = RequireFence("Other", "job")
+    with connection.schema_editor() as editor:
+        operation.database_forwards("billing", editor, state, state)
+    try:
+        with is_refused():
+            InvoiceFactory()
+    finally:
+        with connection.schema_editor() as editor:
+            operation.database_backwards("billing", editor, state, state)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["evil, pg_temp", "pg_temp, public", "public"])
+def test_the_check_notices_a_search_path_that_was_changed(path):
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER FUNCTION runlease_require_fence() SET search_path = {path}")
+    assert any("runlease_require_fence() is changed" in str(fault) for fault in faults(connection))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_operator_of_another_role_is_not_called_by_the_trigger(claimed, guarded):
+    """As the trigger runs with its creator's rights, that would hand them out."""
+    execute(
+        "CREATE FUNCTION public.hijack(varchar, text) RETURNS bool LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE EXCEPTION 'hijacked'; END$$"
+    )
+    execute(
+        "CREATE OPERATOR public.= (LEFTARG = varchar, RIGHTARG = text, FUNCTION = public.hijack)"
+    )
+    try:
+        with is_refused():
+            InvoiceFactory()
+    finally:
+        execute("DROP OPERATOR public.= (varchar, text)")
+        execute("DROP FUNCTION public.hijack(varchar, text)")
+
+
+def test_the_app_migrates_into_a_database_that_is_not_postgresql_too(tmp_path):
+    url = f"sqlite:///{tmp_path / 'other.sqlite3'}"
+    program = (
+        "import django; django.setup()\n"
+        "from django.core.management import call_command\n"
+        "call_command('migrate', 'runlease', verbosity=0)\n"
+        "call_command('migrate', 'runlease', 'zero', verbosity=0)\n"
+    )
+    command = [sys.executable, "-c", program]
+    env = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
