@@ -189,7 +189,8 @@ class Guard:
     def check(self) -> None:
         """Start another process if this one has been killed."""
         with self._lock:
-            if self._process is not None and self._process.poll() is not None:
+            # One that ended by itself has done its work: this process was frozen for too long.
+            if self._process is not None and (self._process.poll() or 0) < 0:
                 self._replace(self._process)
 
     def _replace(self, killed: subprocess.Popen[bytes]) -> None:
