@@ -172,12 +172,17 @@ def test_the_new_guard_knows_the_last_time_too():
         gone_before_expiry(pids)
 
 
+REPLACED = "the guard process was killed; another one is started\n"
+
+
 def test_runjob_ends_well_although_its_guard_is_frozen_or_killed():
     for number in (signal.SIGSTOP, signal.SIGKILL):
         runjob, pids = started("say(os.getpid()); sys.stdin.read()")
         with ended(runjob, pids):
             guard_of(runjob).send_signal(number)
-            assert runjob.communicate(timeout=30) == ("", "")
+            out, err = runjob.communicate(timeout=30)
+            # Whether the watch still looks before the end is a matter of milliseconds.
+            assert (out, err) in (("", ""), ("", REPLACED))
             assert runjob.returncode == 0
         assert RunLease.objects.get().token is None
 
