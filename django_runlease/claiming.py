@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from django.db import DatabaseError, InterfaceError, connections
+from django.dispatch import Signal
 
-from . import clock, log, store
+from . import clock, log, signals, store
 from .conf import conf
 from .exceptions import Declined
 from .held import HeldLease, closing_for
+from .models import RunLease
 from .store import Claimed, ClaimRequest, Refusal
 from .terms import Duration, Terms, declared, named_duration, resolve
 from .text import check_name
@@ -101,6 +103,7 @@ class Claim:
             tick=self.tick,
             ignore_schedule=self.ignore_schedule,
             trigger=self.trigger,
+            heartbeat=self.heartbeat,
         )
 
     def run(self, sleep: Callable[[float], object] = time.sleep) -> HeldLease | Declined:
@@ -134,33 +137,66 @@ class Attempts:
             if not self._tries or self._left() <= 0 or not store.is_connection_error(error):
                 raise
             # Whoever waits outlasts a restart of the database.
-            log.warning("%s: a try to claim failed: %s", self.request.name, store.explain(error))
+            name, why = self.request.name, store.explain(error)
+            log.warning("claim_failed", "%s: a try to claim failed: %s", name, why, lease=name)
             connections[self.alias].close()
             self._tries += 1
             return None
         if isinstance(result, Claimed):
-            if result.took_over_from:
-                log.warning(
-                    "%s: took over from %s: %s",
-                    result.name,
-                    result.took_over_from,
-                    result.because,
-                )
-            held = HeldLease(result, self.claim.terms, sent=sent)
-            if self.claim.heartbeat:
-                _start_heartbeat(held)
-            return held
+            return self._held(result, sent)
         if self.waiting_since is None:
             self.waiting_since = result.now
         self._tries += 1
         if self._worth_waiting(result):
             return None
-        if not conf.RECORD_DECLINES:
-            return result.declined
-        run_id = store.record_decline(
-            self.request, result, self.alias, waiting_since=self.waiting_since
+        return self._declined(result)
+
+    def _held(self, claimed: Claimed, sent: float) -> HeldLease:
+        held = HeldLease(claimed, self.claim.terms, sent=sent)
+        try:
+            if self.claim.heartbeat:
+                held.start_heartbeat()
+            self._tell(
+                signals.lease_claimed,
+                generation=claimed.generation,
+                holder=claimed.holder,
+                run_id=claimed.run_id,
+                took_over_from=claimed.took_over_from,
+                because=claimed.because if claimed.took_over_from else "",
+            )
+            store.tell_closed(claimed.abandoned, self.alias)
+        except BaseException as error:
+            # The system gives no more threads, or a signal's handler raised: nobody gets it.
+            held.end(closing_for(error))
+            raise
+        return held
+
+    def _declined(self, refusal: Refusal) -> Declined:
+        declined = refusal.declined
+        if conf.RECORD_DECLINES:
+            run_id = store.record_decline(
+                self.request, refusal, self.alias, waiting_since=self.waiting_since
+            )
+            declined = replace(declined, run_id=run_id)
+        self._tell(
+            signals.lease_declined,
+            generation=None,
+            holder=declined.holder,
+            run_id=declined.run_id,
+            reason=declined.reason,
         )
-        return replace(result.declined, run_id=run_id)
+        return declined
+
+    def _tell(self, signal: Signal, **facts: Any) -> None:
+        signals.send(
+            signal,
+            RunLease,
+            lease=self.request.name,
+            using=self.alias,
+            trigger=self.request.trigger,
+            tick=self.request.tick,
+            **facts,
+        )
 
     def pause(self) -> float:
         """Seconds to sleep before the next try: growing, jittered, and not past the end."""
@@ -204,12 +240,3 @@ def check_heartbeat(options: Options) -> bool:
     if not isinstance(heartbeat, bool):
         raise ValueError(f"heartbeat: {heartbeat!r} is neither True nor False")
     return heartbeat
-
-
-def _start_heartbeat(held: HeldLease) -> None:
-    try:
-        held.start_heartbeat()
-    except RuntimeError as error:
-        # The system gives no more threads; unrenewed, the lease would be lost in the middle.
-        held.end(closing_for(error))
-        raise

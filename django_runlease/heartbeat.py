@@ -21,7 +21,7 @@ from uuid import UUID
 from django.db import DatabaseError, InterfaceError, connections
 from psycopg import Error as PsycopgError
 
-from . import clock, log, store
+from . import clock, log, signals, store
 from .exceptions import LeaseLost
 from .store import Answer, Beat, Loss
 
@@ -97,6 +97,7 @@ class Heartbeat:
             self._due[held.token] = due if held.lost.is_set() else min(due, held.trusted_until)
 
     def _run(self) -> None:
+        signals.must_not_wait()
         # By the time this thread ends, the attribute may be the next one's.
         self._connection = connection = store.own_connection(self._alias)
         connections[self._alias] = connection
@@ -159,9 +160,9 @@ class Heartbeat:
                     break
                 self._connection.close()
             except Exception as error:  # noqa: BLE001  one lease's fault must not end all beats
-                log.warning("a beat failed: %r", error)
+                log.warning("beat_failed", "a beat failed: %s", repr(error))
                 return {}
-        log.warning("a beat failed: %s", store.explain(problem))
+        log.warning("beat_failed", "a beat failed: %s", store.explain(problem))
         return {}
 
 
@@ -171,6 +172,7 @@ def _watched(members: list[Renewable]) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
+        signals.must_not_wait()
         # A process that was frozen is rather told who has taken over, if the database says so.
         left: float | None = max(_trusted_for(members) or 0.0, PATIENCE)
         while not over.wait(left):
@@ -181,7 +183,7 @@ def _watched(members: list[Renewable]) -> Iterator[None]:
     try:
         watching.start()
     except RuntimeError as error:
-        log.warning("no thread watches over a beat: %s", error)
+        log.warning("beat_failed", "no thread watches over a beat: %s", error)
         yield
         return
     try:

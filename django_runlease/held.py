@@ -15,13 +15,14 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
+from django.dispatch import Signal
 
-from . import clock, effects, fencing, heartbeat, log, store
+from . import clock, effects, fencing, heartbeat, signals, store
 from .effects import PendingEffect
 from .exceptions import JobTimeout, LeaseLost, RunLeaseError, Stopped
 from .fencing import InheritedLease, fenced
-from .models import Outcome
+from .models import Outcome, Run, RunLease
 from .store import Beat, Claimed, Closing, Loss, LostReason
 from .terms import Duration, Terms, duration, short
 from .text import storable, summary
@@ -155,7 +156,7 @@ class HeldLease:
                 return
             self.loss = loss
             self.lost.set()
-        log.warning("%s: the lease is lost: %s", self.name, loss)
+        self._tell(signals.lease_lost, RunLease, reason=loss.reason, detail=loss.detail)
 
     # -- while it is held
 
@@ -285,9 +286,13 @@ class HeldLease:
                 closing = replace(closing, outcome=Outcome.LOST, reason=str(self.loss))
             loss = store.release(self._claimed, closing, at_least=self._terms.at_least)
             self._ended = True
-            if loss:
-                self.lose(loss)
-            return not (lost or loss)
+        if loss:
+            self.lose(loss)
+            closing = replace(closing, outcome=Outcome.LOST, reason=str(loss))
+        else:
+            self._tell(signals.lease_released, RunLease)
+        self._tell_finished(closing)
+        return not (lost or loss)
 
     def close_run(self, closing: Closing) -> None:
         """Close the Run and keep the lease: for a job whose process is about to be ended hard.
@@ -295,6 +300,29 @@ class HeldLease:
         The lease must outlive the job, so nobody releases it; it expires.
         """
         store.close_run(self._claimed, closing)
+        self._tell_finished(closing)
+
+    def _tell_finished(self, closing: Closing) -> None:
+        self._tell(
+            signals.run_finished,
+            Run,
+            outcome=closing.outcome,
+            reason=closing.reason,
+            exit_code=closing.exit_code,
+            duration=clock.local() - self._started,
+        )
+
+    def _tell(self, signal: Signal, sender: type[Model], **facts: Any) -> None:
+        signals.send(
+            signal,
+            sender,
+            lease=self.name,
+            using=self.alias,
+            generation=self.generation,
+            holder=self._claimed.holder,
+            run_id=self.run_id,
+            **facts,
+        )
 
     def _refuse_if_ended(self) -> None:
         if self._ended:

@@ -67,6 +67,12 @@ class RunLease(models.Model):
     holder_process: models.JSONField[Any] = models.JSONField(_("holder's process"), null=True)
     claimed_at = models.DateTimeField(_("claimed at"), null=True)
     renewed_at = models.DateTimeField(_("renewed at"), null=True)
+    heartbeat = models.BooleanField(
+        _("heartbeat"),
+        default=True,
+        db_default=True,
+        help_text=_("Whether its holder renews it in the background."),
+    )
     not_before = models.DateTimeField(_("not before"), null=True)
     last_tick = models.DateTimeField(_("last tick"), null=True)
     paused = models.BooleanField(_("paused"), default=False)
@@ -125,6 +131,13 @@ class Run(models.Model):
     )
     host = models.TextField(_("host"), blank=True, help_text=_("Where the tick came."))
     trigger = models.CharField(_("trigger"), max_length=50, blank=True)
+    took_over_from = models.TextField(
+        _("took over from"),
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("The holder that had never released."),
+    )
     tick = models.DateTimeField(_("tick"), null=True)
     started_at = models.DateTimeField(_("started at"))
     finished_at = models.DateTimeField(_("finished at"), null=True)
@@ -150,10 +163,111 @@ class Run(models.Model):
                 name="runlease_run_open",
                 condition=Q(outcome="running"),
             ),
+            # The last success, however many failures have come since.
+            models.Index(
+                fields=["lease_name", "started_at"],
+                name="runlease_run_succeeded",
+                condition=Q(outcome="succeeded"),
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.lease_name} {self.started_at:%Y-%m-%d %H:%M:%S}"
+
+
+class Measure(models.TextChoices):
+    """What a :class:`Tally` adds up."""
+
+    DURATION = "duration", _("duration")
+    WAITED = "waited", _("waited")
+    LAG = "lag", _("lag")
+    TAKEOVER = "takeover", _("takeover")
+    GENERATION = "generation", _("generation")
+
+
+class Tally(models.Model):
+    """What deleted rows came to: runs of one kind, so that counters never fall when the history is
+    pruned; and the generation of a lease that was removed, so that it never falls either."""
+
+    lease_name = models.CharField(_("lease"), max_length=NAME_LENGTH)
+    measure = models.CharField(_("measure"), max_length=20, choices=Measure.choices)
+    outcome = models.CharField(_("outcome"), max_length=20, choices=Outcome.choices)
+    reason = models.CharField(_("reason"), max_length=20, blank=True, default="")
+    count = models.PositiveBigIntegerField(_("count"))
+    seconds = models.FloatField(_("seconds"))
+    # Counts below each bound of metrics.BUCKETS, not cumulative.
+    buckets: models.JSONField[Any] = models.JSONField(_("buckets"))
+
+    class Meta:
+        verbose_name = _("tally")
+        verbose_name_plural = _("tallies")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["lease_name", "measure", "outcome", "reason"], name="runlease_tally_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.lease_name} {self.measure} {self.outcome} {self.reason}".rstrip()
+
+
+class AlertKind(models.TextChoices):
+    """What may be wrong with a job; ``alerts`` has the rules."""
+
+    OVERRUN = "overrun", _("overrun")
+    CONTENTION = "contention", _("contention")
+    STARVED = "starved", _("starved")
+    OVERDUE = "overdue", _("overdue")
+    FAILING = "failing", _("failing")
+    STUCK = "stuck", _("stuck")
+    GHOST = "ghost", _("ghost")
+    LOST = "lost", _("lost")
+    UNCERTAIN = "uncertain", _("uncertain effects")
+
+
+class Severity(models.TextChoices):
+    """How soon somebody has to act."""
+
+    WARNING = "warning", _("warning")
+    CRITICAL = "critical", _("critical")
+
+
+class AlertQuerySet(models.QuerySet["Alert"]):
+    def open(self) -> AlertQuerySet:
+        return self.filter(resolved_at=None)
+
+
+class Alert(models.Model):
+    """One incident: opened when its rule first applied, resolved when it no longer did."""
+
+    kind = models.CharField(_("kind"), max_length=20, choices=AlertKind.choices)
+    lease_name = models.CharField(_("lease"), max_length=NAME_LENGTH)
+    severity = models.CharField(_("severity"), max_length=20, choices=Severity.choices)
+    message = models.TextField(_("message"))
+    remedy = models.TextField(_("remedy"))
+    opened_at = models.DateTimeField(_("opened at"))
+    resolved_at = models.DateTimeField(_("resolved at"), null=True)
+    silenced_until = models.DateTimeField(_("silenced until"), null=True)
+    notified_at = models.DateTimeField(_("notified at"), null=True)
+    recovery_notified_at = models.DateTimeField(_("recovery notified at"), null=True)
+
+    objects: ClassVar[models.Manager[Alert]] = AlertQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("alert")
+        verbose_name_plural = _("alerts")
+        constraints = [
+            # Of two checks at once, one opens the incident.
+            models.UniqueConstraint(
+                fields=["lease_name", "kind"],
+                name="runlease_alert_open_once",
+                condition=Q(resolved_at__isnull=True),
+            )
+        ]
+        indexes = [models.Index(fields=["lease_name", "opened_at"], name="runlease_alert_history")]
+
+    def __str__(self) -> str:
+        return f"{self.lease_name} {self.kind}"
 
 
 class FenceMark(models.Model):

@@ -195,11 +195,11 @@ class Guard:
 
     def _replace(self, killed: subprocess.Popen[bytes]) -> None:
         """Somebody has killed it; the program must not go on without one."""
-        log.warning("the guard process was killed; another one is started")
+        log.warning("guard_replaced", "the guard process was killed; another one is started")
         try:
             self._start()
         except OSError as error:
-            log.warning("no guard process could be started: %s", error)
+            log.warning("guard_replaced", "no guard process could be started: %s", error)
         else:
             _discard(killed)
 

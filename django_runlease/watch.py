@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import clock
+from . import clock, signals
 from .exceptions import JobTimeout, LeaseLost
 from .held import HeldLease
 from .interrupts import Interrupts
@@ -76,6 +76,7 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
+        signals.must_not_wait()
         ttl = self._held.ttl.total_seconds()
         warning = min(self._grace, ttl / 6)
         while not self._over.wait(min(POLL, ttl / 60)):

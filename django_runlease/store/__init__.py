@@ -30,8 +30,18 @@ from .connection import (
 )
 from .holding import close_run, is_ours_now, note_group, release, renew
 from .operating import Blocked, Broken, break_lease, pause, resume
-from .records import Answer, Beat, Claimed, ClaimRequest, Closing, Loss, LostReason, Refusal
-from .runs import record_decline
+from .records import (
+    Answer,
+    Beat,
+    Claimed,
+    ClaimRequest,
+    Closed,
+    Closing,
+    Loss,
+    LostReason,
+    Refusal,
+)
+from .runs import record_decline, tell_closed
 from .staging import expire
 
 __all__ = [
@@ -42,6 +52,7 @@ __all__ = [
     "Broken",
     "ClaimRequest",
     "Claimed",
+    "Closed",
     "Closing",
     "Loss",
     "LostReason",
@@ -67,5 +78,6 @@ __all__ = [
     "renew",
     "resume",
     "sqlstate",
+    "tell_closed",
     "write_alias",
 ]

@@ -270,13 +270,20 @@ def _write(request: ClaimRequest, alias: str, look: _Look, waiting_since: float 
         holder_process=request.holder.process,
         claimed_at=now,
         renewed_at=now,
+        heartbeat=request.heartbeat,
         progress=None,
         **values,
     )
-    abandon_open_runs(request, alias, now=look.now, expired_at=look.expires_epoch)
+    abandoned = abandon_open_runs(request, alias, now=look.now, expired_at=look.expires_epoch)
     generation = look.generation + 1
+    took_over_from = look.holder if look.taken else ""
     run_id = open_run(
-        request, alias, generation=generation, now=look.now, waiting_since=waiting_since
+        request,
+        alias,
+        generation=generation,
+        now=look.now,
+        waiting_since=waiting_since,
+        took_over_from=took_over_from,
     )
     return Claimed(
         name=request.name,
@@ -285,6 +292,8 @@ def _write(request: ClaimRequest, alias: str, look: _Look, waiting_since: float 
         alias=alias,
         run_id=run_id,
         claimed_at=look.now,
-        took_over_from=look.holder if look.taken else "",
+        took_over_from=took_over_from,
         because="its process is gone" if look.held else "its lease had expired",
+        holder=request.holder.name,
+        abandoned=tuple(abandoned),
     )

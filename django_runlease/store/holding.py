@@ -148,10 +148,12 @@ def release_in_doubt(request: ClaimRequest, alias: str) -> None:
         else:
             return
     log.warning(
+        "claim_in_doubt",
         "%s: claimed perhaps, and not released, since the database does not answer (%s); "
         "such a lease expires after its ttl",
         request.name,
         problem,
+        lease=request.name,
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from django.db import OperationalError, connections
 from django.db.models import F
-from django.db.models.functions import Greatest
 
 from .. import log
 from ..clock import Epoch, Now
@@ -20,7 +19,8 @@ from ..models import Outcome, Run, RunLease
 from ..text import check_name, storable
 from . import rows
 from .connection import in_test_case, in_transaction, is_contention, start_apart
-from .runs import BROKEN
+from .records import Closed
+from .runs import BROKEN, close_all, tell_closed
 
 Result = TypeVar("Result")
 
@@ -52,6 +52,7 @@ class Broken:
     holder: str
     free_at: float | None
     """When the next claim may come, in epoch seconds; None for at once."""
+    closed: tuple[Closed, ...] = ()
 
 
 def break_lease(
@@ -88,7 +89,10 @@ def break_lease(
     else:
         broken = _break_watched(name, alias, work, force=force)
     if broken.was_held:
-        log.warning("%s: broken by %s; it was held by %s", name, by, broken.holder)
+        facts = {"lease": name, "by": by, "holder": broken.holder}
+        text = "%s: broken by %s; it was held by %s"
+        log.warning("lease_broken", text, name, by, broken.holder, **facts)
+    tell_closed(broken.closed, alias)
     return broken
 
 
@@ -103,13 +107,15 @@ def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
         raise ValueError(f"the reason of a pause has at most {REASON_LENGTH} characters")
     _unless_blocked(name, alias, partial(rows.create, name, alias))
     _update(name, alias, paused=True, paused_by=storable(by), paused_reason=storable(reason))
-    log.info("%s: paused by %s%s", name, by, f" ({reason})" if reason else "")
+    why = f" ({reason})" if reason else ""
+    facts = {"lease": name, "by": by, "reason": reason}
+    log.info("lease_paused", "%s: paused by %s%s", name, by, why, **facts)
 
 
 def resume(name: str, alias: str, *, by: str) -> None:
     """Let *name* be claimed again. Raises RunLeaseError for an unknown name."""
     _update(name, alias, paused=False, paused_by="", paused_reason="")
-    log.info("%s: resumed by %s", name, by)
+    log.info("lease_resumed", "%s: resumed by %s", name, by, lease=name, by=by)
 
 
 def _update(name: str, alias: str, **values: Any) -> None:
@@ -154,13 +160,13 @@ def _break(
         **rows.FREED,
         **values,
     )
-    Run.objects.using(alias).filter(lease_name=name, outcome=Outcome.RUNNING).update(
-        outcome=Outcome.LOST,
-        finished_at=Greatest(F("started_at"), Now()),
-        reason=storable(f"{BROKEN}{by}"),
-    )
+    running = Run.objects.using(alias).filter(lease_name=name, outcome=Outcome.RUNNING)
+    closed = close_all(running, outcome=Outcome.LOST, end=Now(), reason=f"{BROKEN}{by}")
     return Broken(
-        was_held=True, holder=found["holder"], free_at=None if at_once else found["expires"]
+        was_held=True,
+        holder=found["holder"],
+        free_at=None if at_once else found["expires"],
+        closed=tuple(closed),
     )
 
 

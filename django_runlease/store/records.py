@@ -28,6 +28,8 @@ class ClaimRequest:
     ignore_schedule: bool = False
     """A manual retry: neither the minimum hold nor the tick stands in its way, a holder does."""
     trigger: str = "api"
+    heartbeat: bool = True
+    """Whether the holder will renew it in the background."""
     holder: Holder = field(default_factory=this_process)
     token: UUID = field(default_factory=uuid.uuid4)
     """Made here and not by the database, so that a claim whose commit is in doubt can be found."""
@@ -44,6 +46,20 @@ class ClaimRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Closed:
+    """A Run that somebody else than its holder closed."""
+
+    name: str
+    run_id: int
+    generation: int | None
+    holder: str
+    outcome: Outcome
+    reason: str
+    duration: float
+    """Seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Claimed:
     """A claim that was granted. Times are epoch seconds on the database's clock."""
 
@@ -57,6 +73,9 @@ class Claimed:
     """The holder that never released; else empty."""
     because: str = ""
     """Why it could be taken over."""
+    holder: str = ""
+    abandoned: tuple[Closed, ...] = ()
+    """The Runs that former holders had left open, and this claim closed."""
 
 
 @dataclass(frozen=True, kw_only=True)

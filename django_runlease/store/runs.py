@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Greatest, Least
 
-from ..clock import Instant, Now
+from .. import signals
+from ..clock import Epoch, Instant, Now
 from ..models import Outcome, Run
 from ..text import storable, tail
 from .connection import database_clock, in_transaction
-from .records import ClaimRequest, Closing, Refusal
+from .records import ClaimRequest, Closed, Closing, Refusal
 
 BROKEN = "broken by "
 """How the reason of a Run begins that an operator closed by breaking its lease."""
@@ -21,7 +24,13 @@ _AMENDABLE = (Outcome.RUNNING, Outcome.ABANDONED, Outcome.LOST)
 
 
 def open_run(
-    request: ClaimRequest, alias: str, *, generation: int, now: float, waiting_since: float | None
+    request: ClaimRequest,
+    alias: str,
+    *,
+    generation: int,
+    now: float,
+    waiting_since: float | None,
+    took_over_from: str,
 ) -> int:
     """Open the Run of a claim made at *now* (epoch seconds); return its primary key."""
     run = Run.objects.using(alias).create(
@@ -31,6 +40,7 @@ def open_run(
         holder=request.holder.name,
         host=request.holder.host,
         trigger=storable(request.trigger),
+        took_over_from=took_over_from,
         tick=Instant(request.tick.timestamp()) if request.tick else None,
         started_at=Instant(now),
         outcome=Outcome.RUNNING,
@@ -70,14 +80,56 @@ def record_decline(
 
 def abandon_open_runs(
     request: ClaimRequest, alias: str, *, now: float, expired_at: float | None
-) -> None:
+) -> list[Closed]:
     """Close what a dead holder left open. It held the lease no longer than until *expired_at*."""
     end = Instant(now) if expired_at is None else Least(Instant(now), Instant(expired_at))
-    Run.objects.using(alias).filter(lease_name=request.name, outcome=Outcome.RUNNING).update(
-        outcome=Outcome.ABANDONED,
-        finished_at=Greatest(F("started_at"), end),
-        reason=f"never released; {request.holder.name} took over",
+    found = Run.objects.using(alias).filter(lease_name=request.name, outcome=Outcome.RUNNING)
+    reason = f"never released; {request.holder.name} took over"
+    return close_all(found, outcome=Outcome.ABANDONED, end=end, reason=reason)
+
+
+def close_all(found: QuerySet[Run], *, outcome: Outcome, end: Any, reason: str) -> list[Closed]:
+    """Close the Runs of *found*, which their holders have not; say which."""
+    finish = Greatest(F("started_at"), end)
+    rows = found.annotate(length=Epoch(finish) - Epoch("started_at")).values_list(
+        "pk", "lease_name", "generation", "holder", "length"
     )
+    closed = [
+        Closed(
+            name=name,
+            run_id=pk,
+            generation=generation,
+            holder=holder,
+            outcome=outcome,
+            reason=reason,
+            duration=length,
+        )
+        for pk, name, generation, holder, length in rows
+    ]
+    if closed:
+        pks = [run.run_id for run in closed]
+        found.filter(pk__in=pks).update(
+            outcome=outcome, finished_at=finish, reason=storable(reason)
+        )
+    return closed
+
+
+def tell_closed(closed: Iterable[Closed], alias: str) -> None:
+    """Send ``run_finished`` for Runs that were not closed by their holders."""
+    for run in closed:
+        signals.send(
+            signals.run_finished,
+            Run,
+            lease=run.name,
+            using=alias,
+            generation=run.generation,
+            holder=run.holder,
+            run_id=run.run_id,
+            outcome=run.outcome,
+            reason=run.reason,
+            exit_code=None,
+            duration=run.duration,
+        )
 
 
 def close(run_id: int, token: UUID, closing: Closing, alias: str) -> None:

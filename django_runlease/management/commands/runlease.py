@@ -1,30 +1,22 @@
-"""``manage.py runlease``: parse, call, and map what happened to text, JSON and exit codes."""
+"""``manage.py runlease``: parse, call an action, and map what it raises to exit codes."""
 
 from __future__ import annotations
 
 import argparse
-import getpass
-import os
-import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.core.management.color import no_style
 from django.db import DatabaseError, InterfaceError
 
-from ... import display, history, jobs, store
+from ... import history, store
 from ...exceptions import RunLeaseError
-from ...history import Row
-from ...holder import this_process
 from ...runner import FAILED, UNAVAILABLE, USAGE
 from ...text import check_name, printable
+from ..actions import looking, operating
+from ..actions.console import Console
 from ._errors import OneLineErrors
-
-INTERRUPTED = 130
-RUNS_OF_A_LEASE = 10
 
 
 class Command(OneLineErrors, BaseCommand):
@@ -61,103 +53,23 @@ class Command(OneLineErrors, BaseCommand):
         _add_break_options(add("break", "Take a lease away from its holder.", name=""))
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
-        # Django's own choice looks at the process's stdout, which need not be this one.
-        coloured = options["force_color"] or self.stdout.isatty()
-        self._colours = self.style if coloured else no_style()
+        console = Console(self, as_json=options["json"], coloured=options["force_color"])
         alias = _alias(options["using"])
         with _exit_codes(alias):
             if options.get("name") is not None:
                 check_name(options["name"])
-            run: Callable[..., None] = getattr(self, f"_{action}")
-            run(alias, **options)
+            _ACTIONS[action](console, alias, **options)
 
-    def _list(self, alias: str, **options: Any) -> None:
-        leases = history.leases(alias)
-        empty = "No lease yet: `manage.py runjob NAME` makes the first."
-        self._print(leases, lambda: self._laid_out(display.lease_table, leases, empty), options)
 
-    def _show(self, alias: str, name: str, **options: Any) -> None:
-        lease = _lease(name, alias)
-        lease["runs"] = history.runs(alias, name, limit=RUNS_OF_A_LEASE)
-        self._print(lease, lambda: self._laid_out(display.lease_page, lease), options)
-
-    def _history(self, alias: str, name: str | None, limit: int, **options: Any) -> None:
-        runs = history.runs(alias, name, limit=limit)
-        if name is not None and not runs:
-            _check_known(name, alias)
-        empty = f"No run yet: `manage.py runjob {name or 'NAME'}` makes the first."
-        self._print(runs, lambda: self._laid_out(display.run_table, runs, empty), options)
-
-    def _effects(
-        self, alias: str, name: str | None, uncertain: bool, limit: int | None, **options: Any
-    ) -> None:
-        if limit is None:
-            # Of what a person must look at, nothing is left out.
-            limit = history.LARGEST_LIMIT if uncertain else history.RUNS_SHOWN
-        effects = history.effects(alias, name, uncertain=uncertain, limit=limit)
-        if name is not None and not effects:
-            _check_known(name, alias)
-        empty = "No effect is uncertain." if uncertain else "No effect yet: see held.effect()."
-        self._print(effects, lambda: self._laid_out(display.effect_table, effects, empty), options)
-
-    def _pause(self, alias: str, name: str, reason: str, **options: Any) -> None:
-        _check_known(name, alias)
-        store.pause(name, alias, by=_operator(), reason=reason)
-        lease = _lease(name, alias)
-        self._print(lease, lambda: display.paused(lease), options)
-
-    def _resume(self, alias: str, name: str, **options: Any) -> None:
-        was_paused = _lease(name, alias)["paused"]
-        store.resume(name, alias, by=_operator())
-        lease = _lease(name, alias)
-        self._print(lease, lambda: display.resumed(lease, was_paused=was_paused), options)
-
-    def _break(self, alias: str, name: str, now: bool, forget_tick: bool, **options: Any) -> None:
-        found = _lease(name, alias)
-        if not options["yes"]:
-            self._confirm(display.before_break(found, at_once=now))
-        broken = store.break_lease(
-            name,
-            alias,
-            by=_operator(),
-            at_once=now,
-            force=options["force"],
-            forget_tick=forget_tick,
-            generation=None if options["yes"] else found["generation"],
-        )
-        lease = _lease(name, alias)
-        text = display.after_break(lease, broken, at_once=now, tick_forgotten=forget_tick)
-        self._print(lease, lambda: text, options)
-
-    def _confirm(self, warning: str) -> None:
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise CommandError(
-                "break asks before it takes a lease away, and there is no terminal: add --yes",
-                returncode=USAGE,
-            )
-        # To stderr, because stdout may be JSON.
-        question = _encodable(f"{warning}\nBreak it? [y/N] ", self.stderr)
-        try:
-            self.stderr.write(question, lambda text: text, ending="")
-            self.stderr.flush()
-            answer = sys.stdin.readline()
-        except KeyboardInterrupt:
-            raise CommandError("interrupted: nothing changed", returncode=INTERRUPTED) from None
-        if answer.strip().lower() not in ("y", "yes"):
-            raise CommandError("not confirmed: nothing changed", returncode=FAILED)
-
-    def _laid_out(self, lay_out: Callable[..., str], rows: Any, empty: str = "") -> str:
-        """*rows* as wide as the terminal, or of 80 columns where there is none."""
-        if not rows:
-            return empty
-        room = shutil.get_terminal_size().columns if self.stdout.isatty() else display.WIDTH
-        return lay_out(rows, self._colours, room)
-
-    def _print(self, data: Row | list[Row], text: Callable[[], str], options: Any) -> None:
-        if options["json"]:
-            self.stdout.write(history.to_json(data))
-        else:
-            self.stdout.write(_encodable(text(), self.stdout))
+_ACTIONS: dict[str, Callable[..., None]] = {
+    "list": looking.leases,
+    "show": looking.lease,
+    "history": looking.runs,
+    "effects": looking.effects,
+    "pause": operating.pause,
+    "resume": operating.resume,
+    "break": operating.break_lease,
+}
 
 
 def _add_break_options(parser: argparse.ArgumentParser) -> None:
@@ -193,38 +105,6 @@ def _add_base_options(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help=argparse.SUPPRESS,
     )
-
-
-def _lease(name: str, alias: str) -> Row:
-    """The lease as ``list`` shows it; exit 2 if there is none."""
-    lease = history.lease(name, alias)
-    if lease is not None:
-        return lease
-    remedy = "`manage.py runlease list` shows them all"
-    if jobs.is_known(name):
-        remedy = "the job has not run yet, and its first run makes it"
-    raise CommandError(f"there is no lease {name!r}: {remedy}", returncode=USAGE)
-
-
-def _check_known(name: str, alias: str) -> None:
-    """Exit 2 unless *name* has a lease or is a job."""
-    if history.lease(name, alias) is None and not jobs.is_known(name):
-        _lease(name, alias)
-
-
-def _operator() -> str:
-    """Who gives this command: ``alice@web1``."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        # No passwd entry, as often in a container. Python 3.13 made it an OSError.
-        user = str(os.getuid())
-    return f"{user}@{this_process().host}"
-
-
-def _encodable(text: str, stream: Any) -> str:
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
 
 
 def _alias(using: str | None) -> str:

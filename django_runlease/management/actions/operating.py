@@ -1,0 +1,42 @@
+"""``pause``, ``resume`` and ``break``: what an operator does to a lease."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import display, store
+from .console import Console, check_known, find_lease, operator
+
+
+def pause(console: Console, alias: str, name: str, reason: str, **options: Any) -> None:
+    check_known(name, alias)
+    store.pause(name, alias, by=operator(), reason=reason)
+    lease = find_lease(name, alias)
+    console.write(lease, lambda: display.paused(lease))
+
+
+def resume(console: Console, alias: str, name: str, **options: Any) -> None:
+    was_paused = find_lease(name, alias)["paused"]
+    store.resume(name, alias, by=operator())
+    lease = find_lease(name, alias)
+    console.write(lease, lambda: display.resumed(lease, was_paused=was_paused))
+
+
+def break_lease(
+    console: Console, alias: str, name: str, now: bool, forget_tick: bool, **options: Any
+) -> None:
+    found = find_lease(name, alias)
+    if not options["yes"]:
+        console.confirm(display.before_break(found, at_once=now))
+    broken = store.break_lease(
+        name,
+        alias,
+        by=operator(),
+        at_once=now,
+        force=options["force"],
+        forget_tick=forget_tick,
+        generation=None if options["yes"] else found["generation"],
+    )
+    lease = find_lease(name, alias)
+    text = display.after_break(lease, broken, at_once=now, tick_forgotten=forget_tick)
+    console.write(lease, lambda: text)
