@@ -22,14 +22,15 @@ from urllib.parse import quote
 
 from django.db import connection, connections
 
-from django_runlease import store
+from django_runlease import clock, store
 from django_runlease.clock import Now, Seconds
 from django_runlease.models import RunLease
 from django_runlease.store import Claimed, ClaimRequest, Refusal
 from django_runlease.terms import TERM_NAMES, Terms
 
 ROOT = Path(__file__).resolve().parent.parent
-DEADLINE = 30.0
+DEADLINE = 60.0
+"""Seconds after which what a test waits for will not come: many, as some machines are slow."""
 
 Result = TypeVar("Result")
 
@@ -173,6 +174,14 @@ def expire(name: str = "job") -> None:
 
 
 @contextmanager
+def later(seconds: float) -> Iterator[None]:
+    """In the block, the local clock of this process is that many seconds ahead."""
+    local = clock.local
+    with patch.object(clock, "local", lambda: local() + seconds):
+        yield
+
+
+@contextmanager
 def cut_at_commit(when: Literal["before", "during", "after"], skip: int = 0) -> Iterator[Event]:
     """For new connections: cut one at its COMMIT, and let all others pass.
 
@@ -225,11 +234,12 @@ def cut_at_commit(when: Literal["before", "during", "after"], skip: int = 0) -> 
 
 
 def backends(condition: str = "true") -> int:
-    """How many other sessions of the test's database fulfil *condition*."""
+    """How many other sessions of clients of the test's database fulfil *condition*."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-            f" AND pid <> pg_backend_pid() AND {condition}"
+            " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            f" AND ({condition})"
         )
         count: int = cursor.fetchone()[0]
     return count
