@@ -15,8 +15,9 @@ __all__ = ["other", "other_database", "second"]
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
-# A test run under nohup ignores SIGHUP, and its children would.
-for number in (signal.SIGHUP, signal.SIGINT):
+# A test run under nohup ignores SIGHUP, one in the background of a script the others, and its
+# children would.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 
