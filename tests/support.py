@@ -123,6 +123,11 @@ def environment(**extra: str) -> dict[str, str]:
     }
 
 
+UNHURRIED = {"DJANGO_SETTINGS_MODULE": "tests.settings_jobs", "UNHURRIED": "2.5"}
+"""For a process: what has to happen in tenths of a second there has seconds for it; see
+``tests.jobsapp.apps``."""
+
+
 def spawn_python(code: str, *arguments: str, **popen: Any) -> subprocess.Popen[str]:
     """Start a Python process that has set Django up on the test's database, and runs *code*."""
     prelude = "import django; django.setup()\n"
