@@ -234,6 +234,21 @@ def test_as_process_1_it_takes_a_sigterm(code):
     assert (only_run().outcome, row().token) == (Outcome.TERMINATED, None)
 
 
+def test_a_sigterm_that_another_thread_takes_stops_the_job_in_its_sleep():
+    """The same as one that comes in the moment before the sleep."""
+    code = """
+        import signal, threading, time
+        def take():
+            time.sleep(0.5)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        threading.Thread(target=take).start()
+        time.sleep(600)
+    """
+    process = start("code", code=code)
+    with ended(process):
+        assert finish(process)[::2] == (143, "code: stopped by SIGTERM\n")
+
+
 # -- told before its time is over, and ended by then
 
 TELL = """
