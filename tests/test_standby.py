@@ -1,5 +1,7 @@
 """``runjob NAME --standby -- PROGRAM``: a hot spare for a program that is to run for ever."""
 
+from itertools import count
+
 import pytest
 
 from django_runlease import store
@@ -11,13 +13,15 @@ from .support import DEADLINE, backends, wait_for
 pytestmark = pytest.mark.django_db(transaction=True)
 
 BEAT = "say(os.getpid()); sys.stdin.read()"
+numbers = count()
 
 
 def spare(code=BEAT, **more):
     """A standby that has tried, in vain, to claim."""
-    there = backends("application_name = 'spare'")
-    process = start(*python(code), options=("--standby",), env={"PGAPPNAME": "spare"}, **more)
-    wait_for(lambda: backends("application_name = 'spare' AND query <> ''") > there)
+    name = f"spare-{next(numbers)}"
+    process = start(*python(code), options=("--standby",), env={"PGAPPNAME": name}, **more)
+    tried = f"application_name = '{name}' AND state = 'idle' AND query LIKE '%COMMIT%'"
+    wait_for(lambda: backends(tried))
     return process
 
 
@@ -60,8 +64,7 @@ def test_a_standby_waits_through_a_pause():
     store.pause("prog", "default", by="ops")
     waiting = spare()
     with ended(waiting):
-        tries = backends("application_name = 'spare'")
-        assert tries
+        assert backends("application_name LIKE 'spare-%'")
         assert waiting.poll() is None
         assert not Run.objects.exists()
         store.resume("prog", "default", by="ops")
