@@ -24,6 +24,8 @@ from .exceptions import Stopped
 WAKE = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 CANCEL_TIMEOUT = 1.0
 PARK_TIMEOUT = 0.05
+WAKES = 5
+"""How often the main thread is woken for a signal that it has not answered, perhaps."""
 
 
 class Interrupts:
@@ -43,9 +45,13 @@ class Interrupts:
         self._allowed = False
         self._raised = False
         self._previous: dict[int, Any] = {}
+        self._told: int | None = None
+        self._telling = -1
+        self._wakes = 0
 
     def __enter__(self) -> Interrupts:
         if self.possible:
+            self._listen()
             self._install(WAKE, self._wake)
             self._install(signal.SIGTERM, self._stop)
             self._install(signal.SIGINT, self._stop)
@@ -54,6 +60,27 @@ class Interrupts:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        told, self._told = self._told, None
+        if told is not None:
+            # The job may have put another in its place.
+            if (there := signal.set_wakeup_fd(-1)) != self._telling:
+                signal.set_wakeup_fd(there)
+            os.close(self._telling)
+            os.close(told)
+
+    def _listen(self) -> None:
+        """Have Python write down each signal as it comes, in whatever thread and moment."""
+        told, telling = os.pipe()
+        os.set_blocking(told, False)
+        os.set_blocking(telling, False)
+        there = signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
+        if there == -1:
+            self._told, self._telling = told, telling
+            return
+        # An event loop's, or that of a run around this one, which does the same.
+        signal.set_wakeup_fd(there)
+        os.close(telling)
+        os.close(told)
 
     def _install(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
         # A handler that somebody has set (a server's, a worker's) is theirs to keep; so is a
@@ -68,6 +95,31 @@ class Interrupts:
             self.cause = cause
             if self.possible:
                 signal.pthread_kill(threading.main_thread().ident or 0, WAKE)
+
+    def wake_again(self) -> None:
+        """Wake the main thread if it may not have answered what was sent to it. To be called again
+        and again, from another thread.
+
+        The answer to a signal is given between two steps of the main thread. One that comes after
+        the last step before a wait, or that the system gives to another thread, ends no wait.
+        """
+        if not self.possible:
+            return
+        if self._has_come():
+            self._wakes = WAKES
+        waits = self.cause is not None and self._allowed and not self._raised
+        if waits or self._wakes:
+            self._wakes = max(self._wakes - 1, 0)
+            signal.pthread_kill(threading.main_thread().ident or 0, WAKE)
+
+    def _has_come(self) -> bool:
+        """Whether any signal has come since this was last asked, but for our own."""
+        if self._told is None:
+            return False
+        try:
+            return any(number != WAKE for number in os.read(self._told, 4096))
+        except BlockingIOError:
+            return False
 
     def park(self) -> None:
         """Keep the main thread from going any further, for what is left of this process.

@@ -301,10 +301,9 @@ def _write_all(target: int, chunk: bytes) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
-    if interrupts.possible:
-        process.wait()
+    # Not by process.wait(): a signal that comes in the moment before that would have to wait, too.
     while process.poll() is None:
-        if interrupts.cause is not None:
+        if interrupts.cause is not None and not interrupts.possible:
             raise interrupts.cause
         time.sleep(POLL)
 

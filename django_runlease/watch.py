@@ -82,6 +82,7 @@ class Watch:
         while not self._over.wait(min(POLL, ttl / 60)):
             self._pass_on_trust()
             self._each_look()
+            self._interrupts.wake_again()
             try:
                 self._held.raise_if_lost(within=warning)
                 self._held.raise_if_late()

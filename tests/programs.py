@@ -14,7 +14,7 @@ from django.db import connection
 
 from django_runlease.models import RunLease
 
-from .support import spawn_manage, wait_for
+from .support import UNHURRIED, spawn_manage, wait_for
 
 # What a program of the tests may call. It reads its orders from standard input.
 PRELUDE = """
@@ -47,9 +47,15 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", prelude + textwrap.dedent(code)]
 
 
-def start(*words: str, options: tuple[str, ...] = (), name: str = "prog", **popen: Any) -> Any:
-    """Start a program under the lease *name*."""
-    popen = {"stdin": subprocess.PIPE, **popen}
+def start(
+    *words: str,
+    options: tuple[str, ...] = (),
+    name: str = "prog",
+    env: dict[str, str] | None = None,
+    **popen: Any,
+) -> Any:
+    """Start a program under the lease *name*, with time for all that has to happen in time."""
+    popen = {"stdin": subprocess.PIPE, "env": {**UNHURRIED, **(env or {})}, **popen}
     return spawn_manage("runjob", name, *options, "--", *words, **popen)
 
 

@@ -22,14 +22,15 @@ from urllib.parse import quote
 
 from django.db import connection, connections
 
-from django_runlease import store
+from django_runlease import clock, store
 from django_runlease.clock import Now, Seconds
 from django_runlease.models import RunLease
 from django_runlease.store import Claimed, ClaimRequest, Refusal
 from django_runlease.terms import TERM_NAMES, Terms
 
 ROOT = Path(__file__).resolve().parent.parent
-DEADLINE = 30.0
+DEADLINE = 60.0
+"""Seconds after which what a test waits for will not come: many, as some machines are slow."""
 
 Result = TypeVar("Result")
 
@@ -122,6 +123,11 @@ def environment(**extra: str) -> dict[str, str]:
     }
 
 
+UNHURRIED = {"DJANGO_SETTINGS_MODULE": "tests.settings_jobs", "UNHURRIED": "2.5"}
+"""For a process: what has to happen in tenths of a second there has seconds for it; see
+``tests.jobsapp.apps``."""
+
+
 def spawn_python(code: str, *arguments: str, **popen: Any) -> subprocess.Popen[str]:
     """Start a Python process that has set Django up on the test's database, and runs *code*."""
     prelude = "import django; django.setup()\n"
@@ -170,6 +176,14 @@ def expire(name: str = "job") -> None:
     """Let the lease have expired a second ago, on the database's clock."""
     second = Seconds(timedelta(seconds=1))
     RunLease.objects.filter(name=name).update(expires_at=Now() - second)
+
+
+@contextmanager
+def later(seconds: float) -> Iterator[None]:
+    """In the block, the local clock of this process is that many seconds ahead."""
+    local = clock.local
+    with patch.object(clock, "local", lambda: local() + seconds):
+        yield
 
 
 @contextmanager
@@ -225,11 +239,12 @@ def cut_at_commit(when: Literal["before", "during", "after"], skip: int = 0) -> 
 
 
 def backends(condition: str = "true") -> int:
-    """How many other sessions of the test's database fulfil *condition*."""
+    """How many other sessions of clients of the test's database fulfil *condition*."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-            f" AND pid <> pg_backend_pid() AND {condition}"
+            " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            f" AND ({condition})"
         )
         count: int = cursor.fetchone()[0]
     return count

@@ -16,7 +16,7 @@ from django_runlease import jobs
 from django_runlease.conf import _TYPES, KEYS
 from django_runlease.jobs import job
 
-from .support import ROOT, spawn_manage, spawn_python
+from .support import DEADLINE, ROOT, spawn_manage, spawn_python
 
 UNREACHABLE = "postgres://nobody@127.0.0.1:1/nothing"
 
@@ -117,7 +117,7 @@ def test_without_the_setting_all_is_clean(settings):
 
 def test_the_example_project_is_clean():
     process = spawn_manage("check", "--fail-level", "WARNING")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, err) == (0, "")
     assert "no issues" in out
 
@@ -156,7 +156,7 @@ def test_no_check_makes_a_query(settings, setting):
 
 def test_the_checks_pass_while_the_database_cannot_be_reached():
     process = spawn_manage("check", "--tag", "runlease", env={"DATABASE_URL": UNREACHABLE})
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, err) == (0, "")
     assert "no issues" in out
 
@@ -170,7 +170,7 @@ def test_the_checks_import_the_jobs_and_start_up_does_not():
         "assert 'example_project.billing.jobs' in sys.modules\n"
     )
     process = spawn_python(code, env={"DATABASE_URL": UNREACHABLE})
-    assert process.communicate(timeout=30) == ("", "")
+    assert process.communicate(timeout=DEADLINE) == ("", "")
     assert process.returncode == 0
 
 
@@ -196,7 +196,7 @@ def test_an_error_in_an_apps_jobs_rises(tmp_path, text, error):
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
     }
     process = spawn_manage("check", env=env)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1
     assert error in err
     assert "broken_app" in err

@@ -22,7 +22,7 @@ from example_project import embedded
 
 ROOT = Path(__file__).parents[1]
 AS_ROOT = os.geteuid() == 0
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 # Says that it is there, waits for a word, uses the server, and ends at the end of its input.
 USER = """
@@ -104,13 +104,14 @@ def until(condition: Callable[[], Any]) -> Any:
 
 
 def processes(place: Path, word: str) -> list[psutil.Process]:
-    """The living processes below `place` whose command line contains `word`."""
-    found = []
+    """The living processes below `place` whose command line contains `word`, without those that
+    one of them has just forked."""
+    found: list[psutil.Process] = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or ())
         if process.info["status"] != psutil.STATUS_ZOMBIE and str(place) in line and word in line:
             found.append(process)
-    return found
+    return [process for process in found if process.ppid() not in [other.pid for other in found]]
 
 
 def left(place: Path) -> list[psutil.Process]:
@@ -248,15 +249,20 @@ def test_stale_pid_file(folder: Path, new_user: NewUser, place: Path) -> None:
 @pytest.mark.parametrize("killed", ["user", "user and initdb"])
 def test_interrupted_initdb(place: Path, new_user: NewUser, killed: str) -> None:
     """Where the first user was killed in the middle of initdb, the next one repairs the data."""
-    folder = place / f"killed {killed}"
-    first = new_user(folder).go()
-    until((folder / "data" / "PG_VERSION").exists)
-    first.kill()
-    if killed == "user and initdb":
+    for turn in range(20):
+        folder = place / f"killed {killed} {turn}"
+        first = new_user(folder).go()
+        until((folder / "data" / "PG_VERSION").exists)
         initdb = processes(place, "bin/initdb")
-        assert initdb
-        for process in [*initdb, *processes(place, "bin/postgres")]:
-            process.kill()
+        first.kill()
+        if killed == "user and initdb":
+            for process in [*initdb, *processes(place, "bin/postgres")]:
+                process.kill()
+        # On a slow machine it may have ended before it was found.
+        if initdb:
+            break
+    else:
+        pytest.fail("initdb was never found at work")
     assert "url" in new_user(folder).go().answer()
 
 

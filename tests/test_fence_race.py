@@ -30,7 +30,7 @@ from django.db import DatabaseError, connection, transaction
 from django_runlease import LeaseLost, claim
 from example_project.billing.models import Invoice
 
-held = claim("job", ttl="1s", heartbeat=False)
+held = claim("job", ttl="6s", heartbeat=False)
 tool = sys.argv[1]
 
 

@@ -1,6 +1,5 @@
 import sys
 import threading
-import time
 from datetime import timedelta
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
@@ -8,7 +7,15 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test import TestCase
 
-from django_runlease import LeaseLost, RunLeaseError, claim, inherited_lease, lease, store
+from django_runlease import (
+    LeaseLost,
+    RunLeaseError,
+    claim,
+    heartbeat,
+    inherited_lease,
+    lease,
+    store,
+)
 from django_runlease import fence as public_fence
 from django_runlease.fencing import fenced
 from django_runlease.models import Outcome, RunLease
@@ -17,6 +24,7 @@ from example_project.billing.models import Invoice
 
 from .factories import InvoiceFactory, RunFactory, RunLeaseFactory
 from .support import (
+    DEADLINE,
     backends,
     elsewhere,
     expire,
@@ -47,13 +55,13 @@ def fence_elsewhere():
         def hold():
             with fence(claimed):
                 ready.set()
-                finish.wait(30)
+                finish.wait(DEADLINE)
                 InvoiceFactory(customer="fenced")
 
         thread = threading.Thread(target=lambda: elsewhere(hold))
         thread.start()
         threads.append((thread, finish))
-        assert ready.wait(30)
+        assert ready.wait(DEADLINE)
 
         def close():
             finish.set()
@@ -128,13 +136,15 @@ def test_an_error_in_a_fence_rolls_its_writes_back():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_claim_takes_the_lease_while_a_fence_is_open_and_the_next_does(fence_elsewhere):
+def test_no_claim_takes_the_lease_while_a_fence_is_open_and_the_next_does(
+    fence_elsewhere, monkeypatch
+):
+    # Who waited for the row's lock would get it in the end.
+    monkeypatch.setattr(store.connection, "LOCK_TIMEOUT_MS", 600_000)
     claimed = granted()
     close = fence_elsewhere(claimed)
     expire()
-    began = time.monotonic()
     declined = refused().declined
-    assert time.monotonic() - began < 1.5
     assert (declined.reason, declined.holder) == ("busy", RunLease.objects.get().holder)
     assert RunLease.objects.get().token == claimed.token
     close()
@@ -413,7 +423,7 @@ import sys
 from django_runlease import claim
 from example_project.billing.models import Invoice
 
-held = claim("job", ttl="1s", heartbeat=False)
+held = claim("job", ttl="6s", heartbeat=False)
 with held.fence():
     Invoice.objects.update(charged_by="frozen")
     print("inside", flush=True)
@@ -431,11 +441,11 @@ def test_a_process_frozen_inside_a_fence_keeps_no_claim_or_break_out_for_longer_
         assert frozen.stdout.readline() == "inside\n"
         frozen.send_signal(SIGSTOP)
         if way == "claim":
-            wait_for(lambda: isinstance(store.claim(wish(), "default"), Claimed), 10)
+            wait_for(lambda: isinstance(store.claim(wish(), "default"), Claimed))
         else:
-            wait_for(is_broken, 10)
+            wait_for(is_broken)
         frozen.send_signal(SIGCONT)
-        out, err = frozen.communicate("go\n", timeout=30)
+        out, err = frozen.communicate("go\n", timeout=DEADLINE)
     finally:
         frozen.send_signal(SIGKILL)
         frozen.communicate()
@@ -452,9 +462,15 @@ def is_broken():
     return RunLease.objects.get().token is None
 
 
+@pytest.fixture
+def beats_often(monkeypatch):
+    """So often that a machine that stands still for some seconds loses no lease of 6 s."""
+    monkeypatch.setattr(heartbeat, "BEATS_PER_TTL", 30)
+
+
 @pytest.mark.django_db(transaction=True)
-def test_a_fenced_block_lasts_longer_than_the_ttl_while_the_heartbeat_goes_on():
-    with lease("job", ttl=1) as held:
+def test_a_fenced_block_lasts_longer_than_the_ttl_while_the_heartbeat_goes_on(beats_often):
+    with lease("job", ttl=6) as held:
         claimed_until = RunLease.objects.get().expires_at
         with held.fence():
             # A statement is not silence.
@@ -466,8 +482,8 @@ def test_a_fenced_block_lasts_longer_than_the_ttl_while_the_heartbeat_goes_on():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_block_that_computes_for_longer_than_the_ttl_says_so():
-    with lease("job", ttl=1) as held:
+def test_a_block_that_computes_for_longer_than_the_ttl_says_so(beats_often):
+    with lease("job", ttl=6) as held:
         claimed_until = RunLease.objects.get().expires_at
         with held.fence(idle="30s"):
             wait_for(

@@ -16,7 +16,7 @@ from django_runlease.models import Outcome, Run, RunLease
 from django_runlease.supervisor import GUARD
 
 from .programs import all_gone, ended, gone_before_expiry, guards, is_alive, started
-from .support import manage, wait_for
+from .support import DEADLINE, manage, wait_for
 
 # With a child, and a child's child that ignores what can be ignored.
 FAMILY = """
@@ -60,19 +60,19 @@ def test_it_kills_the_group_at_end_of_file():
     with alone() as (guard, victim):
         tell(guard, f"group {victim.pid}\n")
         guard.stdin.close()
-        assert victim.wait(30) == -signal.SIGKILL
-        assert guard.wait(30) == 0
+        assert victim.wait(DEADLINE) == -signal.SIGKILL
+        assert guard.wait(DEADLINE) == 0
 
 
 def test_it_kills_the_group_when_the_last_time_it_was_told_has_passed():
     with alone() as (guard, victim):
         began = clock.local()
-        tell(guard, f"until {began + 0.2}\ngroup {victim.pid}\n")
-        for beat in range(10):
-            time.sleep(0.05)
-            tell(guard, f"until {began + 0.3 + beat * 0.05}\n")
-        assert victim.wait(30) == -signal.SIGKILL
-        assert clock.local() >= began + 0.75
+        # Read at once, so that the first counts as little as one that has been replaced in time.
+        tell(guard, f"until {began - 1}\ngroup {victim.pid}\nuntil {began + 600}\n")
+        until = clock.local() + 1
+        tell(guard, f"until {until}\n")
+        assert victim.wait(DEADLINE) == -signal.SIGKILL
+        assert clock.local() >= until
 
 
 def test_a_line_may_come_in_pieces():
@@ -80,13 +80,13 @@ def test_a_line_may_come_in_pieces():
         text = f"until {clock.local() + 600}\ngroup {victim.pid}\nuntil {clock.local()}\n"
         for character in text:
             tell(guard, character)
-        assert victim.wait(30) == -signal.SIGKILL
+        assert victim.wait(DEADLINE) == -signal.SIGKILL
 
 
 def test_without_a_group_it_kills_nothing():
     with alone() as (guard, victim):
         tell(guard, f"until {clock.local()}\n")
-        assert guard.wait(30) == 0
+        assert guard.wait(DEADLINE) == 0
         assert victim.poll() is None
 
 
@@ -101,7 +101,7 @@ def test_it_outlives_what_ends_a_service(number):
         time.sleep(0.1)
         assert guard.poll() is None
         guard.stdin.close()
-        assert victim.wait(30) == -signal.SIGKILL
+        assert victim.wait(DEADLINE) == -signal.SIGKILL
 
 
 def test_the_gate_runs_nothing_if_its_runner_is_gone(tmp_path):
@@ -112,7 +112,7 @@ def test_the_gate_runs_nothing_if_its_runner_is_gone(tmp_path):
     )
     os.close(waiting)
     os.close(go)
-    assert gate.wait(30) == 0
+    assert gate.wait(DEADLINE) == 0
     assert not (tmp_path / "ran").exists()
 
 
@@ -130,7 +130,7 @@ def test_kill_9_of_runjob_kills_the_program_and_its_grandchildren_at_once():
 
 
 def test_sigstop_of_runjob_kills_them_before_the_lease_expires():
-    runjob, pids = started(FAMILY, options=("--ttl", "3"))
+    runjob, pids = started(FAMILY, options=("--ttl", "8"))
     with ended(runjob, pids):
         guard = guard_of(runjob)
         runjob.send_signal(signal.SIGSTOP)
@@ -138,13 +138,13 @@ def test_sigstop_of_runjob_kills_them_before_the_lease_expires():
         all_gone([guard.pid])
         # It wakes, and says so.
         runjob.send_signal(signal.SIGCONT)
-        _, err = runjob.communicate(timeout=30)
+        _, err = runjob.communicate(timeout=DEADLINE)
         assert runjob.returncode == 70, err
     assert Run.objects.get().outcome == Outcome.LOST
 
 
 def test_a_frozen_program_is_killed_too():
-    runjob, pids = started(FAMILY, options=("--ttl", "3"))
+    runjob, pids = started(FAMILY, options=("--ttl", "8"))
     with ended(runjob, pids):
         for pid in [*pids, runjob.pid]:
             os.kill(pid, signal.SIGSTOP)
@@ -152,7 +152,7 @@ def test_a_frozen_program_is_killed_too():
 
 
 def test_a_guard_that_is_killed_is_replaced_and_the_new_one_guards():
-    runjob, pids = started(FAMILY, options=("--ttl", "2"))
+    runjob, pids = started(FAMILY, options=("--ttl", "20"))
     with ended(runjob, pids):
         first = guard_of(runjob)
         first.kill()
@@ -163,7 +163,7 @@ def test_a_guard_that_is_killed_is_replaced_and_the_new_one_guards():
 
 
 def test_the_new_guard_knows_the_last_time_too():
-    runjob, pids = started(FAMILY, options=("--ttl", "3"))
+    runjob, pids = started(FAMILY, options=("--ttl", "8"))
     with ended(runjob, pids):
         first = guard_of(runjob)
         first.kill()
@@ -180,7 +180,7 @@ def test_runjob_ends_well_although_its_guard_is_frozen_or_killed():
         runjob, pids = started("say(os.getpid()); sys.stdin.read()")
         with ended(runjob, pids):
             guard_of(runjob).send_signal(number)
-            out, err = runjob.communicate(timeout=30)
+            out, err = runjob.communicate(timeout=DEADLINE)
             # Whether the watch still looks before the end is a matter of milliseconds.
             assert (out, err) in (("", ""), ("", REPLACED))
             assert runjob.returncode == 0
@@ -192,8 +192,9 @@ def test_a_guard_is_in_a_session_of_its_own_and_holds_nothing_of_its_runners():
     with ended(runjob, pids):
         guard = guard_of(runjob)
         assert os.getsid(guard.pid) == guard.pid != os.getsid(runjob.pid)
-        open_files = Path(f"/proc/{guard.pid}/fd").iterdir()
-        assert sorted(int(file.name) for file in open_files) == [0, 1, 2]
+        files = Path(f"/proc/{guard.pid}/fd")
+        # At its start it also has the files that Python reads.
+        wait_for(lambda: sorted(int(file.name) for file in files.iterdir()) == [0, 1, 2])
         assert psutil.Process(guard.pid).net_connections() == []
 
 
@@ -205,8 +206,9 @@ def test_while_a_member_of_the_group_lives_the_lease_of_a_killed_runjob_is_held(
     runjob, pids = started(FAMILY, options=("--ttl", "10m"))
     with ended(runjob, pids):
         # Frozen, it cannot start another guard.
-        runjob.send_signal(signal.SIGSTOP)
         guard = guard_of(runjob)
+        runjob.send_signal(signal.SIGSTOP)
+        wait_for(lambda: psutil.Process(runjob.pid).status() == psutil.STATUS_STOPPED)
         guard.kill()
         all_gone([guard.pid])
         runjob.kill()

@@ -9,11 +9,30 @@ from unittest.mock import patch
 import pytest
 from django.db import OperationalError, connection
 
-from django_runlease import HeldLease, JobTimeout, LeaseLost, RunLeaseError, claim, clock, store
+from django_runlease import (
+    HeldLease,
+    JobTimeout,
+    LeaseLost,
+    RunLeaseError,
+    claim,
+    clock,
+    heartbeat,
+    store,
+)
 from django_runlease.clock import Epoch, Now, Seconds
 from django_runlease.models import Outcome, Run, RunLease
+from django_runlease.store.connection import database_clock
 
-from .support import elsewhere, expire, granted, spawn_python, together, wait_for
+from .support import (
+    DEADLINE,
+    elsewhere,
+    expire,
+    granted,
+    later,
+    spawn_python,
+    together,
+    wait_for,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -83,15 +102,23 @@ def test_the_token_is_in_no_log_and_no_message(caplog, held):
 # -- time, without asking the database
 
 
-def test_it_can_be_trusted_for_its_ttl_less_a_tenth(held):
-    assert 53 < held.remaining() <= 54
+def test_it_can_be_trusted_for_its_ttl_less_a_tenth_from_before_the_claim():
+    before = clock.local()
+    held = held_lease()
+    after = clock.local()
+    assert before + 54 <= held.trusted_until <= after + 54
+    left = held.remaining()
+    assert held.trusted_until - clock.local() <= left <= 54
+    with later(54):
+        assert held.remaining() == 0
+    held.release()
 
 
 def test_check_asks_nothing_of_the_database(held, django_assert_num_queries):
     with django_assert_num_queries(0):
         held.check()
-        held.check(at_least=50)
-        held.check(at_least="50s")
+        held.check(at_least=30)
+        held.check(at_least="30s")
 
 
 def test_check_at_least_raises_when_less_can_be_trusted_and_the_lease_stays(held):
@@ -108,11 +135,15 @@ def test_check_at_least_takes_no_bad_duration(held, bad):
 
 
 def test_a_lease_that_is_not_renewed_is_lost_a_tenth_before_its_ttl(django_assert_num_queries):
-    held = held_lease(ttl=1)
+    held = held_lease(ttl=600)
     with django_assert_num_queries(0):
-        wait_for(lambda: not held.remaining())
-        with pytest.raises(LeaseLost, match="not renewed"):
+        with later(500):
+            assert held.remaining()
             held.check()
+        with later(540):
+            assert not held.remaining()
+            with pytest.raises(LeaseLost, match="not renewed"):
+                held.check()
     assert (held.lost.is_set(), held.lost_reason) == (True, "expired")
     assert expires_in() > 0
     assert held.remaining() == 0
@@ -120,23 +151,27 @@ def test_a_lease_that_is_not_renewed_is_lost_a_tenth_before_its_ttl(django_asser
 
 
 def test_check_raises_when_the_job_has_outrun_its_timeout_and_the_lease_stays():
-    held = held_lease(timeout=0.1)
-    held.check()
-    held.progress(1)
-    with pytest.raises(JobTimeout, match="timeout of 100ms") as caught:
-        wait_for(held.check, deadline=5)
+    held = held_lease(ttl="1h", timeout="10m")
+    with later(500):
+        held.check()
+        held.progress(1)
+    with later(600), pytest.raises(JobTimeout, match="timeout of 10m") as caught:
+        held.check()
     assert (caught.value.stalled, held.lost.is_set()) == (False, False)
     assert held.release()
 
 
 def test_check_raises_when_the_job_makes_no_progress_and_progress_resets_that():
-    held = held_lease(stall_after=0.1)
-    for _ in range(2):
-        held.progress(1)
+    held = held_lease(ttl="1h", stall_after="10m")
+    with later(500):
         held.check()
-        with pytest.raises(JobTimeout, match="no progress for 100ms") as caught:
-            wait_for(held.check, deadline=5)
-        assert caught.value.stalled
+    for ahead in (600, 1_300):
+        with later(ahead):
+            with pytest.raises(JobTimeout, match="no progress for 10m") as caught:
+                held.check()
+            assert caught.value.stalled
+            held.progress(1)
+            held.check()
     assert held.release()
 
 
@@ -144,19 +179,22 @@ def test_check_raises_when_the_job_makes_no_progress_and_progress_resets_that():
 
 
 def test_renew_lets_it_last_another_ttl_from_now(held):
-    in_a_moment = Now() + Seconds(timedelta(seconds=5))
+    in_a_moment = Now() + Seconds(timedelta(seconds=30))
     RunLease.objects.update(expires_at=in_a_moment, renewed_at=None)
-    held.trusted_until -= 50
+    held.trusted_until -= 30
+    before = clock.local(), database_clock("default")
     held.renew()
-    assert 59 < expires_in() <= 60
-    assert 53 < held.remaining() <= 54
-    assert RunLease.objects.get().renewed_at is not None
+    after = clock.local(), database_clock("default")
+    assert before[0] + 54 <= held.trusted_until <= after[0] + 54
+    lease = RunLease.objects.get()
+    assert before[1] <= lease.renewed_at.timestamp() <= after[1]
+    assert before[1] + 60 <= lease.expires_at.timestamp() <= after[1] + 60
 
 
 def test_renew_works_for_a_ttl_too_short_for_a_heartbeat():
     held = held_lease(ttl=0.05)
     with pytest.raises(LeaseLost):
-        wait_for(held.check, deadline=5)
+        wait_for(held.check)
     held.release()
     with pytest.raises(ValueError, match="heartbeat=False"):
         claim("job", ttl=0.05)
@@ -383,7 +421,7 @@ assert held.release() is True
 @pytest.mark.parametrize("heartbeat", [True, False])
 def test_a_forked_child_neither_releases_nor_warns_and_the_parent_goes_on(heartbeat):
     process = spawn_python(FORK, str(heartbeat))
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out, err) == (0, "", "")
 
 
@@ -394,14 +432,14 @@ FORK_AND_LEAVE = FORK.replace("released = held.release()", "released = False").r
 
 def test_a_forked_child_that_drops_it_does_not_warn():
     process = spawn_python(FORK_AND_LEAVE, "False")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out, err) == (0, "", "")
 
 
 def test_fences_of_one_holder_run_side_by_side(held):
     def fence():
         with held.fence():
-            barrier.wait(10)
+            barrier.wait(DEADLINE)
 
     barrier = threading.Barrier(3)
     together(*[fence] * 3)
@@ -418,12 +456,13 @@ def test_a_beat_that_meets_the_release_does_not_report_a_loss(monkeypatch):
 
     def skipped(beats, alias):
         beating.set()
-        released.wait(20)
+        released.wait(DEADLINE)
         return dict.fromkeys((beat.claimed.token for beat in beats), "skipped")
 
     monkeypatch.setattr("django_runlease.store.beat", skipped)
-    held = claim("job", ttl=0.6)
-    assert beating.wait(20)
+    monkeypatch.setattr(heartbeat, "BEATS_PER_TTL", 200)
+    held = claim("job", ttl=60)
+    assert beating.wait(DEADLINE)
     assert held.release()
     held.trusted_until = clock.local()
     released.set()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from django_runlease import holder
 from django_runlease.holder import this_process
 
-from .support import spawn_python
+from .support import DEADLINE, spawn_python
 
 TELL = """
 import json
@@ -46,7 +46,7 @@ def test_a_process_is_told_by_its_start_boot_and_namespace():
 
 def test_another_process_of_this_kernel_differs_in_pid_and_start():
     child = spawn_python(TELL)
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=DEADLINE)
     assert not err
     told, own = json.loads(out), this_process().process
     assert told["pid"] == child.pid != own["pid"]

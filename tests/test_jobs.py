@@ -12,7 +12,7 @@ from django_runlease.jobs import JobTerms, find, is_known, job, registered
 from django_runlease.terms import TERM_NAMES
 from example_project.billing.jobs import charge_due_invoices
 
-from .support import spawn_python
+from .support import DEADLINE, spawn_python
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +121,7 @@ def test_jobs_are_imported_at_the_first_look_up_and_not_at_start_up():
         "assert 'example_project.billing.jobs' not in sys.modules\n"
         "print(*jobs.registered())\n"
     )
-    out, err = spawn_python(code).communicate(timeout=30)
+    out, err = spawn_python(code).communicate(timeout=DEADLINE)
     assert "charge_due_invoices" in out.split()
     assert not err
 

@@ -70,9 +70,10 @@ def test_a_state_is_what_a_reader_sees_on_the_databases_clock(fields, state):
 
 @pytest.mark.django_db
 def test_a_lease_turns_from_held_to_expired_by_itself():
-    granted(ttl=0.2)
+    granted(ttl=60)
     states = RunLease.objects.with_state().filter(name="job").values_list("state", flat=True)
     assert states.get() == State.HELD
+    RunLease.objects.update(expires_at=Now() + Seconds(timedelta(seconds=0.5)))
     wait_for(lambda: states.all().get() == State.EXPIRED)
 
 

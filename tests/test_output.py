@@ -1,6 +1,6 @@
 import pytest
 
-from .support import spawn_python
+from .support import DEADLINE, spawn_python
 
 pytestmark = pytest.mark.django_db
 
@@ -21,7 +21,7 @@ print("before")
 
 def outputs(code):
     process = spawn_python(NOISE + code)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=DEADLINE)
     return process.returncode, out.split(), err.splitlines()
 
 

@@ -1,23 +1,27 @@
 """``runjob NAME --standby -- PROGRAM``: a hot spare for a program that is to run for ever."""
 
+from itertools import count
+
 import pytest
 
 from django_runlease import store
 from django_runlease.models import Outcome, Run, RunLease
 
 from .programs import all_gone, close_input, ended, python, start, started
-from .support import backends, wait_for
+from .support import DEADLINE, backends, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 BEAT = "say(os.getpid()); sys.stdin.read()"
+numbers = count()
 
 
 def spare(code=BEAT, **more):
     """A standby that has tried, in vain, to claim."""
-    there = backends("application_name = 'spare'")
-    process = start(*python(code), options=("--standby",), env={"PGAPPNAME": "spare"}, **more)
-    wait_for(lambda: backends("application_name = 'spare' AND query <> ''") > there)
+    name = f"spare-{next(numbers)}"
+    process = start(*python(code), options=("--standby",), env={"PGAPPNAME": name}, **more)
+    tried = f"application_name = '{name}' AND state = 'idle' AND query LIKE '%COMMIT%'"
+    wait_for(lambda: backends(tried))
     return process
 
 
@@ -35,7 +39,7 @@ def test_a_standby_takes_over_on_a_clean_release():
         close_input(holder)
         first_line(waiting)
         assert RunLease.objects.get().generation == 2
-        waiting.communicate("", timeout=30)
+        waiting.communicate("", timeout=DEADLINE)
         assert waiting.returncode == 0
     outcomes = Run.objects.order_by("id").values_list("outcome", flat=True)
     assert list(outcomes) == [Outcome.SUCCEEDED, Outcome.SUCCEEDED]
@@ -51,7 +55,7 @@ def test_a_standby_takes_over_after_kill_9_once_the_program_is_gone():
         first_line(waiting)
         all_gone(pids)
         assert RunLease.objects.get().generation == 2
-        _, err = waiting.communicate("", timeout=30)
+        _, err = waiting.communicate("", timeout=DEADLINE)
         assert "its process is gone" in err
     assert Run.objects.earliest("id").outcome == Outcome.ABANDONED
 
@@ -60,13 +64,12 @@ def test_a_standby_waits_through_a_pause():
     store.pause("prog", "default", by="ops")
     waiting = spare()
     with ended(waiting):
-        tries = backends("application_name = 'spare'")
-        assert tries
+        assert backends("application_name LIKE 'spare-%'")
         assert waiting.poll() is None
         assert not Run.objects.exists()
         store.resume("prog", "default", by="ops")
         first_line(waiting)
-        assert waiting.communicate("", timeout=30) == ("", "")
+        assert waiting.communicate("", timeout=DEADLINE) == ("", "")
     assert waiting.returncode == 0
 
 
@@ -84,7 +87,7 @@ def test_of_two_spares_one_takes_over_and_then_the_other():
         close_input(heir)
         first_line(other)
         assert RunLease.objects.get().generation == 3
-        other.communicate("", timeout=30)
+        other.communicate("", timeout=DEADLINE)
     assert set(Run.objects.values_list("outcome", flat=True)) == {Outcome.SUCCEEDED}
 
 
@@ -93,15 +96,15 @@ def test_sigterm_ends_a_standby_that_waits_and_leaves_nothing():
     waiting = spare()
     with ended(holder), ended(waiting):
         waiting.terminate()
-        _, err = waiting.communicate(timeout=30)
+        _, err = waiting.communicate(timeout=DEADLINE)
         assert (waiting.returncode, err) == (143, "prog: stopped while waiting for the lease\n")
-        holder.communicate("", timeout=30)
+        holder.communicate("", timeout=DEADLINE)
         assert holder.returncode == 0
     assert Run.objects.count() == 1
 
 
 def test_a_standby_survives_while_the_holder_is_renewed_past_its_ttl():
-    holder, _ = started(BEAT, options=("--ttl", "1"))
+    holder, _ = started(BEAT, options=("--ttl", "6"))
     waiting = spare()
     with ended(holder), ended(waiting):
         first = RunLease.objects.get()
@@ -110,5 +113,5 @@ def test_a_standby_survives_while_the_holder_is_renewed_past_its_ttl():
         assert waiting.poll() is None
         close_input(holder)
         first_line(waiting)
-        waiting.communicate("", timeout=30)
-    assert holder.wait(30) == 0
+        waiting.communicate("", timeout=DEADLINE)
+    assert holder.wait(DEADLINE) == 0

@@ -1,6 +1,5 @@
 import json
 import threading
-import time
 import uuid
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -55,9 +54,9 @@ def race(results):
             request = store.ClaimRequest(
                 name=name.format(number), terms=Terms(ttl=timedelta(minutes=1))
             )
-            barrier.wait(30)
+            barrier.wait(120)
             result = store.claim(request, "default")
-            barrier.wait(30)
+            barrier.wait(120)
             if isinstance(result, store.Claimed):
                 results.send([number, result.generation])
                 store.release(result, store.Closing(outcome=Outcome.SUCCEEDED))
@@ -93,7 +92,7 @@ sys.exit(any(racer.exitcode for racer in racers))
 def race(count, rounds, name, *flags):
     """The wins, as pairs of the round and the generation, of processes that meet every round."""
     process = spawn_python(RACE, str(count), str(rounds), name, *flags)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return [tuple(win) for win in json.loads(out)]
 
@@ -288,16 +287,17 @@ def test_an_abandoned_run_never_ends_before_it_started():
 
 @pytest.mark.django_db
 def test_a_lease_is_held_until_the_database_says_that_its_ttl_has_passed():
-    first = granted(ttl=0.3)
+    first = granted(ttl=60)
     early = refused()
     assert early.declined.reason == "held"
-    assert early.declined.expires_at.timestamp() == pytest.approx(first.claimed_at + 0.3)
+    assert early.declined.expires_at.timestamp() == pytest.approx(first.claimed_at + 60)
     assert early.declined.held_since.timestamp() == pytest.approx(first.claimed_at)
     assert early.declined.holder == RunLease.objects.get().holder
+    RunLease.objects.update(expires_at=Now() + Seconds(timedelta(seconds=0.5)))
+    expires_at = RunLease.objects.get().expires_at
     second = wait_for(lambda: isinstance(got := store.claim(wish(), "default"), Claimed) and got)
-    assert second.claimed_at >= first.claimed_at + 0.3
-    run = Run.objects.get(pk=first.run_id)
-    assert run.finished_at.timestamp() == pytest.approx(first.claimed_at + 0.3)
+    assert second.claimed_at >= expires_at.timestamp()
+    assert Run.objects.get(pk=first.run_id).finished_at == expires_at
 
 
 @pytest.mark.django_db
@@ -316,12 +316,12 @@ def test_a_claim_closes_every_run_of_its_name_that_was_left_open_and_no_other():
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("mode", ["UPDATE", "NO KEY UPDATE", "SHARE", "KEY SHARE"])
 @pytest.mark.parametrize("traits", [{}, {"expired": True}], ids=["free", "expired"])
-def test_a_locked_row_makes_a_claim_decline_as_busy_without_waiting(mode, traits):
+def test_a_locked_row_makes_a_claim_decline_as_busy_without_waiting(mode, traits, monkeypatch):
+    # Who waited for the row's lock would get it in the end.
+    monkeypatch.setattr(store_connection, "LOCK_TIMEOUT_MS", 600_000)
     lease = RunLeaseFactory(name="job", **traits)
     with open_transaction(LOCK_ROW.format(f"FOR {mode}")):
-        began = time.monotonic()
         declined = refused().declined
-        assert time.monotonic() - began < 1.5
     assert (declined.reason, declined.holder) == ("busy", lease.holder)
     assert RunLease.objects.get().generation == 1
     assert granted().generation == 2

@@ -18,6 +18,7 @@ from django_runlease.store import Claimed, Closing
 
 from .factories import RunLeaseFactory
 from .support import (
+    DEADLINE,
     ROOT,
     backends,
     elsewhere,
@@ -409,7 +410,7 @@ print(is_dead(host, known))
         if os.geteuid() == 0:
             known = json.dumps([row().host, row().holder_process])
             done = spawn_python(code, known)
-            out, err = done.communicate(timeout=30)
+            out, err = done.communicate(timeout=DEADLINE)
             assert (out, err) == ("False\n", "")
     finally:
         end(process)
