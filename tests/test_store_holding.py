@@ -42,27 +42,31 @@ def run_of(claimed):
 
 
 @pytest.fixture
-def slow_commit(transactional_db, request):
+def slow_commit(transactional_db):
     """Every COMMIT that changed a lease takes a while, and goes on when it is cancelled.
 
-    As a parameter, how many of them, and for how many seconds.
+    The first of them does not end before somebody has taken a number of the sequence ``seen``,
+    whose state no transaction hides.
     """
-    count, seconds = getattr(request, "param", (1_000, 0.4))
     with connection.cursor() as cursor:
         cursor.execute(
-            "CREATE SEQUENCE commits;"
-            "CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql"
-            f" AS 'BEGIN IF nextval(''commits'') <= {count} THEN"
-            f"             PERFORM pg_sleep({seconds});"
-            "           END IF;"
-            "           RETURN NULL;"
-            "     EXCEPTION WHEN query_canceled THEN RETURN NULL; END';"
+            "CREATE SEQUENCE seen;"
+            "CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS '"
+            " BEGIN"
+            "   FOR turn IN 1..3000 LOOP"
+            "     EXIT WHEN (SELECT is_called FROM seen);"
+            "     PERFORM pg_sleep(0.02);"
+            "   END LOOP;"
+            "   PERFORM pg_sleep(0.4);"
+            "   RETURN NULL;"
+            " EXCEPTION WHEN query_canceled THEN RETURN NULL;"
+            " END';"
             "CREATE CONSTRAINT TRIGGER slow_commit AFTER UPDATE ON runlease_runlease"
             " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow_commit()"
         )
         yield
         # The table is locked as long as a transaction that a test cut off goes on.
-        cursor.execute("DROP FUNCTION slow_commit CASCADE; DROP SEQUENCE commits")
+        cursor.execute("DROP FUNCTION slow_commit CASCADE; DROP SEQUENCE seen")
 
 
 @pytest.fixture
@@ -509,8 +513,14 @@ def test_a_claim_cut_at_its_commit_raises_and_the_lease_is_free(when):
     assert granted().generation == (2 if when == "before" else 3)
 
 
+def seen():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval('seen')")
+
+
 def test_a_claim_whose_commit_goes_on_after_the_cut_is_waited_for_and_released(slow_commit):
     RunLeaseFactory(name="job")
+    seen()
 
     def claim():
         with pytest.raises(DatabaseError):
@@ -565,6 +575,7 @@ def test_a_release_cut_at_its_commit_is_done_and_says_so(when):
 
 
 def test_a_release_whose_commit_goes_on_after_the_cut_is_waited_for(slow_commit):
+    seen()
     claimed = granted()
     with cut_at_commit("during") as cut:
         assert store.release(claimed, DONE) is None
@@ -629,6 +640,8 @@ def watch():
     try:
         wait_for(lambda: backends("query = 'COMMIT' AND state = 'active'"))
         signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT nextval('seen')")
     finally:
         connection.close()
 
@@ -647,7 +660,6 @@ assert isinstance(store.claim(again, "default"), store.Claimed), "its connection
 """
 
 
-@pytest.mark.parametrize("slow_commit", [(1, 600)], indirect=True)
 @pytest.mark.parametrize("error", ["Stopped", "KeyboardInterrupt", "RunLeaseError", "OSError"])
 def test_an_error_from_a_signal_handler_in_the_commit_is_raised_and_nothing_is_held(
     slow_commit, error
