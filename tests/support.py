@@ -142,7 +142,8 @@ def spawn_manage(*arguments: str, **popen: Any) -> subprocess.Popen[str]:
 def manage(*arguments: str, **popen: Any) -> subprocess.CompletedProcess[str]:
     """Run ``manage.py`` with *arguments* on the test's database, to its end."""
     process = spawn_manage(*arguments, **popen)
-    out, err = process.communicate(timeout=DEADLINE)
+    # The demos have a story of many processes to tell.
+    out, err = process.communicate(timeout=3 * DEADLINE)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
