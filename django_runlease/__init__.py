@@ -29,6 +29,7 @@ What one process does, from top to bottom; each module imports only from those b
     runner        run a job under its lease; what its end means
     watch         a thread without I/O that ends a job when it has to end
     supervisor    a program as the job: its process group, guarded by guard.py
+    terminal      which process group reads it, and gets its Ctrl-C
     interrupts    how a job in this process is stopped;  output: how it is kept quiet
     jobs          which job a name stands for
     blocks        lease() and leased(): the length of a lease in code
