@@ -19,6 +19,7 @@ States of a lease, which is one row of ``RunLease``, as a reader sees it on the 
            └── break, by an operator, gen. + 1┴────────────────────────────┘
 
     paused    beside any of these: claims decline, a holder goes on
+    expired   on the kernel where a program of its holder still lives, claims decline
 
 What one process does, from top to bottom; each module imports only from those below it::
 
@@ -54,6 +55,8 @@ Failures, and what happens::
     the holder crashes             the next claim takes over and closes its Run: at once on the
                                    same kernel, elsewhere when the lease has expired
     the holder is frozen           the same; when it wakes, it is told, and its fence refuses
+    runjob and its guard are       claims on the same kernel decline until the program's group has
+    killed, but not the program    ended, or a break; elsewhere until the lease has expired
     the database is unreachable    beats fail; the job is told before, and ended when, trust is over
     a claim's commit is in doubt   its token is looked for, and released if it is there
     a release's commit is in doubt our Run tells whether it was done
