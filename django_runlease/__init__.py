@@ -19,6 +19,7 @@ States of a lease, which is one row of ``RunLease``, as a reader sees it on the 
            └── break, by an operator, gen. + 1┴────────────────────────────┘
 
     paused    beside any of these: claims decline, a holder goes on
+    expired   on the kernel where a program of its holder still lives, claims decline
 
 What one process does, from top to bottom; each module imports only from those below it::
 
@@ -29,6 +30,7 @@ What one process does, from top to bottom; each module imports only from those b
     runner        run a job under its lease; what its end means
     watch         a thread without I/O that ends a job when it has to end
     supervisor    a program as the job: its process group, guarded by guard.py
+    terminal      which process group reads it, and gets its Ctrl-C
     interrupts    how a job in this process is stopped;  output: how it is kept quiet
     jobs          which job a name stands for
     blocks        lease() and leased(): the length of a lease in code
@@ -53,6 +55,8 @@ Failures, and what happens::
     the holder crashes             the next claim takes over and closes its Run: at once on the
                                    same kernel, elsewhere when the lease has expired
     the holder is frozen           the same; when it wakes, it is told, and its fence refuses
+    runjob and its guard are       claims on the same kernel decline until the program's group has
+    killed, but not the program    ended, or a break; elsewhere until the lease has expired
     the database is unreachable    beats fail; the job is told before, and ended when, trust is over
     a claim's commit is in doubt   its token is looked for, and released if it is there
     a release's commit is in doubt our Run tells whether it was done

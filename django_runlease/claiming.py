@@ -124,6 +124,7 @@ class Attempts:
     began: float = field(default_factory=clock.local)
     waiting_since: float | None = None
     _tries: int = 0
+    _warned: bool = False
 
     def once(self) -> HeldLease | Declined | None:
         """Try once; None means that it is worth another try after :meth:`pause` seconds.
@@ -147,6 +148,7 @@ class Attempts:
         if self.waiting_since is None:
             self.waiting_since = result.now
         self._tries += 1
+        self._warn_of_program(result.declined)
         if self._worth_waiting(result):
             return None
         return self._declined(result)
@@ -197,6 +199,13 @@ class Attempts:
             tick=self.request.tick,
             **facts,
         )
+
+    def _warn_of_program(self, declined: Declined) -> None:
+        # Without an operator it may decline for ever, which a silent decline would hide.
+        if declined.left_group is not None and not self._warned:
+            self._warned = True
+            name, group = self.request.name, declined.left_group
+            log.warning("program_left", "%s: %s", name, declined, lease=name, group=group)
 
     def pause(self) -> float:
         """Seconds to sleep before the next try: growing, jittered, and not past the end."""

@@ -358,6 +358,8 @@ def before_break(lease: Row, *, at_once: bool) -> str:
     if expires_in <= 0:
         what = f"{name} was {since} and expired {age(expires_in)} ago."
         when = "The next claim may come at once, with or without a break."
+        if group := printable(str((lease["holder_process"] or {}).get("group", ""))):
+            when = f"Without a break, claims on its host wait for process group {group} to end."
     elif at_once:
         what = f"{name} is {since} ({held_for(lease)})."
         when = "--now gives up exclusion: the next claim may come at once, beside that holder."

@@ -30,6 +30,9 @@ class Declined:
     """In UTC: when the holder claimed the lease."""
     run_id: int | None = None
     """The primary key of its Run in the history; None if it was not recorded."""
+    left_group: int | None = None
+    """For ``held``: the process group of a program that goes on here although its holder's lease
+    has expired; None if that is not why."""
 
     def __bool__(self) -> Literal[False]:
         return False
@@ -37,7 +40,7 @@ class Declined:
     def __str__(self) -> str:
         if self.reason == "held":
             since = f" since {self.held_since:%Y-%m-%d %H:%M:%S} UTC" if self.held_since else ""
-            return f"held by {self.holder}{since}"
+            return f"held by {self.holder}{since}{self._left()}"
         if self.reason == "busy":
             return f"busy, its row is locked{f' (held by {self.holder})' if self.holder else ''}"
         if self.reason == "not_due":
@@ -45,6 +48,15 @@ class Declined:
         return {"paused": "paused by an operator", "same_tick": "this tick has had its run"}[
             self.reason
         ]
+
+    def _left(self) -> str:
+        if self.left_group is None:
+            return ""
+        return (
+            "; the lease has expired, but its program still runs here, in process group "
+            f"{self.left_group}: end that with `kill -- -{self.left_group}`, or take the lease "
+            "away with `manage.py runlease break`"
+        )
 
 
 class RunLeaseError(Exception):

@@ -49,6 +49,7 @@ def guard(facts: list[str]) -> None:
 
 
 def gate(descriptor: int, program: list[str]) -> None:
+    _let_interrupts_through()
     if not os.read(descriptor, 1):
         return
     os.close(descriptor)
@@ -64,6 +65,13 @@ def gate(descriptor: int, program: list[str]) -> None:
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         sys.stderr.write(f"{program[0]}: {error.strerror}\n")
         sys.exit(NOT_FOUND if missing else NOT_EXECUTABLE)
+
+
+def _let_interrupts_through() -> None:
+    # The runner has blocked it. Ctrl-C ends the gate as it would end a program that is not Python.
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def _has_terminal() -> bool:

@@ -25,7 +25,8 @@ class Holder:
     process: dict[str, Any]
     """pid, start (clock ticks after boot), boot_id and pid_namespace; the last three are null where
     the system does not tell. Together they name one process of one kernel, whatever pids are
-    reused and whichever way the wall clock is set."""
+    reused and whichever way the wall clock is set. A holder that runs a program adds what
+    :func:`group_led_by` gives."""
 
 
 def this_process() -> Holder:
@@ -43,6 +44,13 @@ def _identify(pid: int) -> Holder:
         "pid_namespace": _pid_namespace(),
     }
     return Holder(name=f"{host}:{pid}", host=host, process=process)
+
+
+def group_led_by(pid: int) -> dict[str, Any]:
+    """A process group, named as its holder writes it down: ``group``, its number, and
+    ``group_start``, when its leader *pid* started; null where the system does not tell."""
+    stat = _read(f"{pid}/stat") if _sees_own_processes() else None
+    return {"group": pid, "group_start": start_ticks(stat)}
 
 
 def start_ticks(stat: str | None) -> int | None:
@@ -71,18 +79,47 @@ def is_dead(host: str, process: Any) -> bool:
     Judged only on the kernel, pid namespace and host where it ran, and only by what does not
     depend on the wall clock; whatever cannot be read there counts as alive.
     """
-    own = this_process()
-    if not isinstance(process, dict) or host != own.host or not _sees_own_processes():
+    if not _is_of_our_kernel(host, process) or not _sees_own_processes():
         return False
-    if any(not process.get(key) or process[key] != own.process[key] for key in _KERNEL):
-        return False
-    pid, group = process.get("pid"), process.get("group")
+    pid = process.get("pid")
     if not isinstance(pid, int) or not _is_gone(pid, process.get("start")):
         return False
-    return not isinstance(group, int) or is_empty(group)
+    return not _has_living_group(process)
+
+
+def living_group(host: str, process: Any) -> int | None:
+    """The process group of the program that a claim wrote down, if any process of it lives.
+
+    None where there is none, and where it is not ours to judge: on another kernel, pid namespace
+    or host. What cannot be read counts as alive.
+    """
+    if not _is_of_our_kernel(host, process) or not _has_living_group(process):
+        return None
+    return int(process["group"])
 
 
 _KERNEL = ("boot_id", "pid_namespace")
+
+
+def _is_of_our_kernel(host: str, process: Any) -> bool:
+    own = this_process()
+    if not isinstance(process, dict) or host != own.host:
+        return False
+    return all(process.get(key) and process[key] == own.process[key] for key in _KERNEL)
+
+
+def _has_living_group(process: dict[str, Any]) -> bool:
+    group = process.get("group")
+    # First what needs no look at all the processes.
+    if not isinstance(group, int) or group <= 0 or _no_process(os.killpg, group):
+        return False
+    if not _sees_own_processes():
+        return True
+    leader = _read(f"{group}/stat")
+    # Its number is given to another process only when nobody is left in the group.
+    if leader is not None and _is_another(leader, process.get("group_start")):
+        return False
+    return not is_empty(group)
 
 
 def _sees_own_processes() -> bool:
@@ -97,11 +134,11 @@ def _is_gone(pid: int, start: object) -> bool:
     if _no_process(os.kill, pid):
         return True
     stat = _read(f"{pid}/stat")
-    if stat is None:
-        return False
-    if isinstance(start, int) and start_ticks(stat) != start:
-        return True
-    return _is_zombie(stat)
+    return stat is not None and (_is_another(stat, start) or _is_zombie(stat))
+
+
+def _is_another(stat: str, start: object) -> bool:
+    return isinstance(start, int) and start_ticks(stat) != start
 
 
 def _is_zombie(stat: str) -> bool:

@@ -16,6 +16,7 @@ lease_resumed       INFO     by
 lease_broken        WARNING  by, holder
 claim_failed        WARNING  a claim that waits meets an error of the database, and tries again
 claim_in_doubt      WARNING  whether a claim was committed could not be found out
+program_left        WARNING  group: a program has outlived its holder's lease; claims wait for it
 beat_failed         WARNING  the leases of this process were not renewed this time
 guard_replaced      WARNING  the guard process of a program was killed
 ==================  =======  ===================================================================

@@ -134,7 +134,7 @@ class _Execution:
         self._held = held
         self._interrupts = interrupts
         self._before_exit = before_exit
-        self._result = "was still running"
+        self._result = "did not start"
         self._program: Program | None = None
 
     def run(self, *, grace: float, own_process: bool) -> Report:
@@ -175,6 +175,9 @@ class _Execution:
         return stack.enter_context(backstop()) if own_process else lambda until: None
 
     def _call(self) -> None:
+        # The answer to the claim may have come after the lease had expired.
+        self._held.raise_if_lost()
+        self._result = "was still running"
         if self._program is not None:
             return self._program.run(self._interrupts)
         with self._interrupts.allowed():
@@ -193,7 +196,8 @@ class _Execution:
     def _release(self, cause: BaseException | None, error: BaseException | None) -> Report:
         """Release, and judge: what stopped the job weighs more than what it made of that."""
         closing = replace(_closing(cause or error), error=_traceback(error), output=self._output())
-        self._result = _own_result(cause, error)
+        if self._result == "was still running":
+            self._result = _own_result(cause, error)
         report = Report(
             outcome=closing.outcome,
             exit_code=closing.exit_code or 0,

@@ -21,6 +21,7 @@ from . import clock, log
 from .held import HeldLease
 from .holder import is_empty
 from .interrupts import Interrupts
+from .terminal import blocked, foreground
 from .text import TAIL_LENGTH
 
 GUARD = str(Path(__file__).with_name("guard.py"))
@@ -94,13 +95,14 @@ class Program:
             stack.enter_context(self._guard)
             process, gate = stack.enter_context(self._behind_gate())
             # All is ready before the program can take its first breath.
-            stack.enter_context(_foreground(self._group))
             stack.enter_context(_forwarding(self._group))
             self._guard.tell(group=self._group)
             self._held.note_group(self._group)
+            # Last, because from here on the terminal's Ctrl-C goes past us.
+            stack.enter_context(foreground(self._group))
             try:
                 with interrupts.allowed():
-                    gate.write(b"!")
+                    _open(gate)
                     _wait(process, interrupts)
             finally:
                 self._end_group(process)
@@ -121,14 +123,16 @@ class Program:
         }
         with os.fdopen(go, "wb", buffering=0) as gate:
             try:
-                process = subprocess.Popen(
-                    command,
-                    env=environment,
-                    process_group=0,
-                    pass_fds=[waiting],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                )
+                # Which the gate lifts again: Python would make a traceback of it.
+                with blocked(signal.SIGINT):
+                    process = subprocess.Popen(
+                        command,
+                        env=environment,
+                        process_group=0,
+                        pass_fds=[waiting],
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                    )
             finally:
                 os.close(waiting)
             self._group = process.pid
@@ -300,6 +304,12 @@ def _write_all(target: int, chunk: bytes) -> None:
             select.select([], [target], [])
 
 
+def _open(gate: IO[bytes]) -> None:
+    # One that was ended before, by the terminal perhaps, tells how by its exit code.
+    with suppress(BrokenPipeError):
+        gate.write(b"!")
+
+
 def _wait(process: subprocess.Popen[bytes], interrupts: Interrupts) -> None:
     # Not by process.wait(): a signal that comes in the moment before that would have to wait, too.
     while process.poll() is None:
@@ -361,33 +371,3 @@ def _forwarding(group: int) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _foreground(group: int) -> Iterator[None]:
-    """On a terminal, let the program read it, as a shell would."""
-    own = os.getpgrp()
-    try:
-        ours = os.tcgetpgrp(0) == own
-    except OSError:
-        # No terminal, or not the one of our session.
-        ours = False
-    if not ours:
-        yield
-        return
-    _take_terminal(group)
-    try:
-        yield
-    finally:
-        _take_terminal(own)
-
-
-def _take_terminal(group: int) -> None:
-    # Asked from the background, the terminal would stop us.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
-    try:
-        # It may have been hung up.
-        with suppress(OSError):
-            os.tcsetpgrp(0, group)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

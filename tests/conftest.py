@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from .databases import other, other_database, second
+from .servers import fresh_server, server
 
-__all__ = ["other", "other_database", "second"]
+__all__ = ["fresh_server", "other", "other_database", "second", "server"]
 
 # How long an example takes says nothing on a machine with other work.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

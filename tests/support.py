@@ -152,6 +152,50 @@ def _spawn(command: list[str], env: dict[str, str] | None = None, **popen: Any) 
     return subprocess.Popen(command, env=environment(**(env or {})), cwd=ROOT, **popen)
 
 
+class Worker:
+    """A process that holds a lease, beats often, and evaluates what it is asked."""
+
+    CODE = """
+import sys
+from django_runlease import claim, clock, heartbeat
+heartbeat.BEATS_PER_TTL, heartbeat.RETRIES_PER_TTL = 60, 30
+{setup}
+held = claim("job", ttl=float(sys.argv[1]))
+assert held, held
+print(held.generation, flush=True)
+for line in sys.stdin:
+    print(eval(line), flush=True)
+{end}
+"""
+
+    def __init__(self, ttl: float, setup: str = "", end: str = "held.release()", **env: str):
+        code = self.CODE.format(setup=setup, end=end)
+        self.process = spawn_python(code, str(ttl), stdin=subprocess.PIPE, env=env)
+        self.generation = int(self._answer())
+
+    def _answer(self) -> str:
+        line = self.process.stdout.readline()  # type: ignore[union-attr]
+        assert line, self.process.communicate()
+        return line.strip()
+
+    def ask(self, expression: str) -> str:
+        self.process.stdin.write(expression + "\n")  # type: ignore[union-attr]
+        self.process.stdin.flush()  # type: ignore[union-attr]
+        return self._answer()
+
+    def finish(self) -> tuple[int, str]:
+        out, err = self.process.communicate("", timeout=DEADLINE)
+        assert out == ""
+        return self.process.returncode, err
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
 def wish(name: str = "job", *, ttl: float = 60, **more: Any) -> ClaimRequest:
     """A request for a claim; *more* are terms in seconds, or fields of the request."""
     terms = {key: timedelta(seconds=more.pop(key)) for key in TERM_NAMES if key in more}

@@ -329,7 +329,13 @@ def test_before_a_break_an_expired_holder_is_named_too():
     text = display.before_break(held(state="expired", expires_in=-62.0), at_once=False)
     assert "billing was held by web1:4711" in text
     assert "expired 1m 2s ago" in text
-    assert "may still be running" in text
+    assert "may still be running. The next claim may come at once" in text
+
+
+def test_before_a_break_an_expired_holders_program_is_named_that_claims_wait_for():
+    row = held(state="expired", expires_in=-62.0, holder_process={"pid": 1, "group": 4711})
+    text = display.before_break(row, at_once=False)
+    assert "Without a break, claims on its host wait for process group 4711 to end." in text
 
 
 def test_before_a_break_of_a_free_lease_only_its_minimum_hold_is_at_stake():

@@ -1,6 +1,7 @@
 """The guard of a program: what becomes of it when its runjob is killed, frozen, or unguarded."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,11 +13,12 @@ import psutil
 import pytest
 
 from django_runlease import clock
+from django_runlease.holder import start_ticks
 from django_runlease.models import Outcome, Run, RunLease
 from django_runlease.supervisor import GUARD
 
 from .programs import all_gone, ended, gone_before_expiry, guards, is_alive, started
-from .support import DEADLINE, manage, wait_for
+from .support import DEADLINE, expire, manage, spawn_manage, wait_for
 
 # With a child, and a child's child that ignores what can be ignored.
 FAMILY = """
@@ -201,8 +203,9 @@ def test_a_guard_is_in_a_session_of_its_own_and_holds_nothing_of_its_runners():
 # -- takeover
 
 
-def test_while_a_member_of_the_group_lives_the_lease_of_a_killed_runjob_is_held():
-    """Without runjob and without its guard, and long before the ttl is over."""
+@contextmanager
+def unguarded():
+    """A program, with children, whose runjob is frozen, and whose guard was killed."""
     runjob, pids = started(FAMILY, options=("--ttl", "10m"))
     with ended(runjob, pids):
         # Frozen, it cannot start another guard.
@@ -211,22 +214,127 @@ def test_while_a_member_of_the_group_lives_the_lease_of_a_killed_runjob_is_held(
         wait_for(lambda: psutil.Process(runjob.pid).status() == psutil.STATUS_STOPPED)
         guard.kill()
         all_gone([guard.pid])
+        yield runjob, pids
+
+
+@contextmanager
+def left_behind():
+    """A program, with children, whose runjob was killed, and before it the guard."""
+    with unguarded() as (runjob, pids):
         runjob.kill()
         runjob.wait()
+        yield pids
+
+
+def kill(pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    all_gone(pids)
+
+
+def tick(*options):
+    return manage("runjob", "prog", "-E", "75", *options, "--", "echo", "ran")
+
+
+@pytest.mark.parametrize("when", ["before the expiry", "after the expiry"])
+def test_while_a_member_of_the_group_lives_the_lease_of_a_killed_runjob_is_held(when):
+    """Without runjob and without its guard."""
+    with left_behind() as pids:
+        if when == "after the expiry":
+            expire("prog")
         *others, last = pids
-        for pid in others:
-            os.kill(pid, signal.SIGKILL)
-        all_gone(others)
+        kill(others)
         assert is_alive(last)
-        declined = manage("runjob", "prog", "-E", "75", "--", "true")
+        declined = tick()
         assert declined.returncode == 75
         assert Run.objects.latest("id").reason == "held"
-        os.kill(last, signal.SIGKILL)
-        all_gone([last])
+        assert (f"in process group {pids[0]}" in declined.stderr) == (when == "after the expiry")
+        kill([last])
         after = manage("runjob", "prog", "-E", "75", "--", "echo", "ran")
         assert (after.returncode, after.stdout) == (0, "ran\n")
     assert RunLease.objects.get().generation == 2
     assert Run.objects.earliest("id").outcome == Outcome.ABANDONED
+
+
+def test_a_tick_declined_for_a_program_that_was_left_says_where_it_runs_and_what_to_do():
+    with left_behind() as (leader, *_):
+        expire("prog")
+        said = (
+            f"; the lease has expired, but its program still runs here, in process group {leader}:"
+            f" end that with `kill -- -{leader}`, or take the lease away with"
+            " `manage.py runlease break`"
+        )
+        holder = RunLease.objects.get().holder
+        declined = tick("-v2")
+        assert re.fullmatch(
+            rf"prog: held by {re.escape(holder)} since [-0-9]+ [:0-9]+ UTC{re.escape(said)}",
+            declined.stderr.splitlines()[0],
+        )
+        assert said in tick("--dry-run").stdout
+        # Its very word.
+        subprocess.run(["sh", "-c", f"kill -- -{leader}"], check=True)
+        wait_for(lambda: not is_alive(leader))
+
+
+def test_a_break_ends_the_wait_for_a_program_that_was_left():
+    with left_behind() as pids:
+        expire("prog")
+        assert tick().returncode == 75
+        broken = manage("runlease", "break", "prog", "--yes")
+        assert broken.returncode == 0, broken.stderr
+        after = tick()
+        assert (after.returncode, after.stdout, after.stderr) == (0, "ran\n", "")
+        assert is_alive(pids[0])
+
+
+def test_a_hot_spare_says_once_what_it_waits_for_and_runs_when_that_has_ended():
+    with left_behind() as pids:
+        expire("prog")
+        spare = spawn_manage("runjob", "prog", "--standby", "--", "echo", "ran")
+        with ended(spare):
+            said = spare.stderr.readline()
+            assert f"still runs here, in process group {pids[0]}" in said
+            kill(pids)
+            out, err = spare.communicate(timeout=DEADLINE)
+        assert (spare.returncode, out) == (0, "ran\n")
+        assert err.splitlines() == [line for line in err.splitlines() if "took over" in line]
+
+
+def test_a_program_left_by_a_runjob_that_is_only_frozen_keeps_the_lease_too():
+    with unguarded():
+        expire("prog")
+        assert tick().returncode == 75
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"host": "elsewhere"},
+        {"holder_process": {"boot_id": "another"}},
+        {"holder_process": {"pid_namespace": "pid:[1]"}},
+        {"holder_process": {"pid_namespace": None}},
+    ],
+)
+def test_of_another_host_kernel_or_container_only_the_expiry_counts(elsewhere):
+    with left_behind():
+        expire("prog")
+        if process := elsewhere.get("holder_process"):
+            known = RunLease.objects.get().holder_process
+            elsewhere = {"holder_process": {**known, **process}}
+        RunLease.objects.update(**elsewhere)
+        assert tick().stdout == "ran\n"
+
+
+def test_a_group_whose_number_was_given_again_keeps_nobody_waiting():
+    with left_behind() as (leader, *_):
+        expire("prog")
+        known = RunLease.objects.get().holder_process
+        stat = Path(f"/proc/{leader}/stat").read_text(encoding="utf-8")
+        assert (known["group"], known["group_start"]) == (leader, start_ticks(stat))
+        RunLease.objects.update(holder_process={**known, "group_start": None})
+        assert tick().returncode == 75
+        RunLease.objects.update(holder_process={**known, "group_start": start_ticks(stat) - 1})
+        assert tick().stdout == "ran\n"
 
 
 def test_a_killed_runjob_whose_guard_did_its_work_is_replaced_on_the_next_tick():

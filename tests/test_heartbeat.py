@@ -1,7 +1,6 @@
 """The heartbeat: one thread for all leases of a process, on a connection of its own."""
 
 import gc
-import os
 import signal
 import subprocess
 import threading
@@ -11,8 +10,6 @@ from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
-import environ
-import psycopg
 import pytest
 from django.db import connection
 
@@ -20,17 +17,16 @@ from django_runlease import LeaseLost, claim, clock, heartbeat, store
 from django_runlease.clock import Now, Seconds
 from django_runlease.models import RunLease
 from django_runlease.store import Beat, Loss
-from example_project import embedded
 
 from .programs import end_backends
 from .support import (
     DEADLINE,
+    Worker,
     backends,
     elsewhere,
     expire,
     granted,
     later,
-    manage,
     open_transaction,
     refused,
     spawn_python,
@@ -80,50 +76,6 @@ def held(name="job", ttl=TTL, **terms):
         yield lease
     finally:
         lease.release()
-
-
-class Worker:
-    """A process that holds a lease and evaluates what it is asked."""
-
-    CODE = """
-import sys
-from django_runlease import claim, clock, heartbeat
-heartbeat.BEATS_PER_TTL, heartbeat.RETRIES_PER_TTL = 60, 30
-{setup}
-held = claim("job", ttl=float(sys.argv[1]))
-assert held, held
-print(held.generation, flush=True)
-for line in sys.stdin:
-    print(eval(line), flush=True)
-{end}
-"""
-
-    def __init__(self, ttl, setup="", end="held.release()", **env):
-        code = self.CODE.format(setup=setup, end=end)
-        self.process = spawn_python(code, str(ttl), stdin=subprocess.PIPE, env=env)
-        self.generation = int(self._answer())
-
-    def _answer(self):
-        line = self.process.stdout.readline()
-        assert line, self.process.communicate()
-        return line.strip()
-
-    def ask(self, expression):
-        self.process.stdin.write(expression + "\n")
-        self.process.stdin.flush()
-        return self._answer()
-
-    def finish(self):
-        out, err = self.process.communicate("", timeout=DEADLINE)
-        assert out == ""
-        return self.process.returncode, err
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.process.kill()
-        self.process.communicate()
 
 
 # -- renewing
@@ -499,44 +451,6 @@ def test_a_claim_that_cannot_be_renewed_any_more_is_lost_when_its_trusted_time_i
 
 
 # -- a server of its own, that is stopped
-
-
-class Server:
-    """A PostgreSQL server of the test's own."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.url = embedded.database_url(folder)
-        config = environ.Env.db_url_config(self.url)
-        self.address = {"host": config["HOST"], "port": config["PORT"], "user": config["USER"]}
-        assert manage("migrate", "-v0", env={"DATABASE_URL": self.url}).returncode == 0
-
-    def stop(self):
-        self.pid = int((self.folder / "data/postmaster.pid").read_text().split()[0])
-        os.kill(self.pid, signal.SIGINT)
-        wait_for(lambda: not Path(f"/proc/{self.pid}").exists() or self._is_zombie())
-
-    def _is_zombie(self):
-        return ") Z " in Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
-
-    def start(self):
-        assert embedded.database_url(self.folder) == self.url
-
-    def read(self, what):
-        with psycopg.connect(**self.address, dbname="postgres") as there:
-            return there.execute(f"SELECT {what} FROM runlease_runlease").fetchone()[0]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, django_db_setup):
-    return Server(tmp_path_factory.mktemp("server"))
-
-
-@pytest.fixture
-def fresh_server(server, transactional_db):
-    with psycopg.connect(**server.address, dbname="postgres") as there:
-        there.execute("TRUNCATE runlease_runlease, runlease_run")
-    return server
 
 
 def test_a_restart_of_the_database_within_the_ttl_costs_nothing(fresh_server):

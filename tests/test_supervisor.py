@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from django.db import connection
 
 from django_runlease import runner
 from django_runlease.claiming import Claim
@@ -21,7 +23,7 @@ from django_runlease.interrupts import Interrupts
 from django_runlease.jobs import Job
 from django_runlease.models import Outcome, Run, RunLease
 from django_runlease.store import break_lease
-from django_runlease.supervisor import Program
+from django_runlease.supervisor import Program, ProgramFailed
 from django_runlease.terms import resolve
 
 from .programs import (
@@ -36,6 +38,7 @@ from .programs import (
 )
 from .support import (
     DEADLINE,
+    backends,
     elsewhere,
     environment,
     manage,
@@ -687,7 +690,7 @@ class Terminal:
 
 def on_terminal(program, after="", before=""):
     manage_py = f"{sys.executable} manage.py"
-    words = " ".join(f"'{word}'" for word in program)
+    words = shlex.join(program)
     return Terminal(f"{before} {manage_py} runjob prog -- {words}; echo exit=$?; {after}")
 
 
@@ -713,21 +716,77 @@ def test_a_program_that_reads_the_terminal_at_once_is_not_stopped_for_it(number)
         terminal.wait_for(b"exit=0")
 
 
-def test_ctrl_c_ends_the_program_and_gives_the_terminal_back():
-    terminal = on_terminal(
-        ["sh", "-c", "echo program; sleep 600"], after="read line; echo shell got $line"
-    )
+# Not a shell with a command after it: dash misses a Ctrl-C that comes while it starts one.
+STOPPABLE = python("signal.signal(signal.SIGINT, signal.SIG_DFL); say('program'); sleep()")
+
+
+def test_one_ctrl_c_ends_the_program_and_gives_the_terminal_back():
+    terminal = on_terminal(STOPPABLE, after="read line; echo shell got $line")
     with ended(terminal.process):
         terminal.wait_for(b"program")
         terminal.type(b"\x03")
-        # On a loaded machine the first is now and then without effect; a person presses again.
-        again = threading.Timer(15, terminal.type, [b"\x03"])
-        again.start()
         terminal.wait_for(b"exit=130")
-        again.cancel()
         terminal.type(b"two\n")
         terminal.wait_for(b"shell got two")
     wait_for(is_free)
+
+
+@pytest.fixture
+def slow_note():
+    """The lease cannot be told of the program's group before the lock that is given is free."""
+    with connection.cursor() as cursor:
+        cursor.execute("""
+            CREATE FUNCTION slow_note() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NEW; END';
+            CREATE TRIGGER slow_note BEFORE UPDATE ON runlease_runlease FOR EACH ROW
+            WHEN (NEW.holder_process ? 'group') EXECUTE FUNCTION slow_note()
+        """)
+    yield "SELECT pg_advisory_xact_lock(4711)"
+    with connection.cursor() as cursor:
+        cursor.execute("DROP FUNCTION slow_note CASCADE")
+
+
+def test_one_ctrl_c_between_the_claim_and_the_start_of_the_program_stops_it(slow_note, tmp_path):
+    terminal = on_terminal(["touch", str(tmp_path / "ran")], before="trap : INT;")
+    with ended(terminal.process):
+        with open_transaction(slow_note):
+            wait_for(lambda: backends("wait_event = 'advisory'"))
+            terminal.type(b"\x03")
+            # Shown by the terminal once it has sent the signal.
+            terminal.wait_for(b"^C")
+        terminal.wait_for(b"stopped by SIGINT")
+        terminal.wait_for(b"exit=130")
+    assert (only_run().outcome, only_run().exit_code) == (Outcome.TERMINATED, 130)
+    assert not (tmp_path / "ran").exists()
+    assert is_free()
+
+
+def is_blocked(pid, number):
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("SigBlk:")[2].split()[0], 16) >> (number - 1) & 1
+
+
+@pytest.mark.parametrize("when", ["as it starts", "when it waits"])
+def test_ctrl_c_that_meets_the_gate_ends_the_program_before_its_start(
+    when, tmp_path, monkeypatch, capfd
+):
+    held = Claim(name="prog", terms=resolve({"ttl": 60})).run()
+
+    def interrupt(group):
+        if when == "when it waits":
+            wait_for(lambda: not is_blocked(group, signal.SIGINT))
+        os.killpg(group, signal.SIGINT)
+        if when == "when it waits":
+            wait_for(lambda: not is_alive(group))
+
+    monkeypatch.setattr(held, "note_group", interrupt)
+    program = Program(["touch", str(tmp_path / "ran")], held, grace=1)
+    with Interrupts() as interrupts, pytest.raises(ProgramFailed, match="SIGINT") as failed:
+        program.run(interrupts)
+    assert failed.value.returncode == 130
+    assert not (tmp_path / "ran").exists()
+    assert capfd.readouterr() == ("", "")
+    held.release()
 
 
 def test_ctrl_z_does_not_leave_a_terminal_to_a_program_that_sleeps():

@@ -12,7 +12,13 @@ import pytest
 from django.db import connection
 
 from django_runlease import claim, holder, store
-from django_runlease.holder import is_dead, is_empty, this_process
+from django_runlease.holder import (
+    group_led_by,
+    is_dead,
+    is_empty,
+    living_group,
+    this_process,
+)
 from django_runlease.models import Outcome, Run, RunLease
 from django_runlease.store import Claimed, Closing
 
@@ -23,6 +29,7 @@ from .support import (
     backends,
     elsewhere,
     environment,
+    expire,
     granted,
     manage,
     open_transaction,
@@ -379,6 +386,53 @@ def test_a_group_is_empty_when_all_its_members_have_ended_and_not_before(ended_p
         group.kill()
         group.communicate()
     wait_for(lambda: is_empty(group.pid))
+
+
+def test_under_a_foreign_proc_a_group_lives_while_any_process_of_it_can_be_signalled(
+    monkeypatch, tmp_path
+):
+    member = subprocess.Popen(["sleep", "60"], process_group=0)
+    known = {**this_process().process, **group_led_by(member.pid)}
+    host = this_process().host
+    (tmp_path / "self").symlink_to("1")
+    (tmp_path / str(member.pid)).mkdir()
+    stat = Path(f"/proc/{member.pid}/stat").read_text(encoding="utf-8")
+    (tmp_path / str(member.pid) / "stat").write_text(stat, encoding="utf-8")
+    monkeypatch.setattr(holder, "PROC", tmp_path)
+    try:
+        assert living_group(host, known) == member.pid
+        # A start read there is another process's.
+        assert living_group(host, {**known, "group_start": 1}) == member.pid
+        assert group_led_by(member.pid) == {"group": member.pid, "group_start": None}
+    finally:
+        member.kill()
+        member.wait()
+    assert living_group(host, known) is None
+
+
+@pytest.mark.parametrize("group", [None, 0, -1, "4711"])
+def test_what_is_no_group_does_not_live(group):
+    known = {**this_process().process, "group": group}
+    assert living_group(this_process().host, known) is None
+
+
+def test_no_claim_or_decline_looks_at_all_processes_where_no_program_was_left(
+    monkeypatch, ended_process
+):
+    def scan(group):
+        raise AssertionError("all processes were looked at")
+
+    monkeypatch.setattr(holder, "is_empty", scan)
+    free = granted()
+    store.note_group(free, os.getpgrp())
+    assert refused().declined.reason == "held"
+    store.release(free, Closing(outcome=Outcome.SUCCEEDED))
+    granted()
+    expire()
+    expired = granted()
+    store.note_group(expired, ended_process["pid"])
+    expire()
+    assert granted().generation == 4
 
 
 @pytest.mark.parametrize("shown", [[], ["process 1"], ["its member"]])

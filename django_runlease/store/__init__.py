@@ -3,12 +3,15 @@
 =========  ==================================================  =================================
 operation  happens when                                        effect
 =========  ==================================================  =================================
-claim      not paused; free or expired; due; tick not run yet  new token, generation + 1, Run open
+claim      not paused; free or vacated; due; tick not run yet  new token, generation + 1, Run open
 renew      token matches and has not expired                   expires_at = now + ttl
 release    token matches                                       free; Run closed
 break      an operator says so                                 free; generation + 1; Run lost
 pause      an operator says so                                 the next claims decline
 =========  ==================================================  =================================
+
+A lease is vacated when it has expired and no program of its holder is seen to live, or when its
+holder and that program are seen to be dead (``holder``), which only their own kernel can see.
 
 Each operation is one short READ COMMITTED transaction: lock the row, then read the database's
 clock, then decide, then write. Decisions are read from the database that takes the writes.

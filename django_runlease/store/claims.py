@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from django.db.models.functions import Greatest
 
 from ..clock import Epoch, Instant, Now, Seconds, utc
 from ..exceptions import Declined, DeclineReason, RunLeaseError
-from ..holder import is_dead
+from ..holder import is_dead, living_group
 from ..models import Outcome, Run, RunLease
 from . import rows
 from .connection import (
@@ -99,7 +99,7 @@ def preview(request: ClaimRequest, alias: str) -> Refusal | None:
 
     def read() -> Refusal | None:
         if look := _look(request, alias):
-            return look.refusal(request, look.dead_token())
+            return look.refusal(request, look)
         _check_tick(request, database_clock(alias))
         return None
 
@@ -127,13 +127,22 @@ class _Look:
     expires_epoch: float | None
     due_epoch: float | None
 
-    def dead_token(self) -> UUID | None:
-        """The token of a holder whose process is gone, so that nobody needs to await its ttl."""
-        return self.token if self.held and is_dead(self.host, self.holder_process) else None
+    @cached_property
+    def vacated(self) -> bool:
+        """Whether nobody needs to await the holder: its process is gone, or its lease has expired
+        and no program of it is left."""
+        return is_dead(self.host, self.holder_process) if self.held else self.left_group is None
 
-    def refusal(self, request: ClaimRequest, dead: UUID | None) -> Refusal | None:
+    @cached_property
+    def left_group(self) -> int | None:
+        """The process group of a program on our kernel that has outlived its holder's lease."""
+        expired = self.taken and not self.held
+        return living_group(self.host, self.holder_process) if expired else None
+
+    def refusal(self, request: ClaimRequest, judged: _Look) -> Refusal | None:
+        """Why not to grant a claim, with what was found out about the holder as *judged* saw it."""
         _check_tick(request, self.now)
-        reason = self._reason(request, dead)
+        reason = self._reason(request, judged)
         return self.refused(reason) if reason else None
 
     def refused(self, reason: DeclineReason) -> Refusal:
@@ -143,13 +152,15 @@ class _Look:
             holder=self.holder if self.taken else "",
             expires_at=utc(until),
             held_since=utc(self.claimed_epoch) if self.taken else None,
+            left_group=self.left_group if reason == "held" else None,
         )
         return Refusal(declined=declined, now=self.now, not_before=self.due_epoch)
 
-    def _reason(self, request: ClaimRequest, dead: UUID | None) -> DeclineReason | None:
+    def _reason(self, request: ClaimRequest, judged: _Look) -> DeclineReason | None:
         if self.paused:
             return "paused"
-        if self.held and self.token != dead:
+        as_judged = self.token == judged.token and self.held <= judged.held
+        if self.taken and not (as_judged and judged.vacated):
             return "held"
         # Its holder may still be at work, which no manual retry may ignore.
         if self.broken:
@@ -222,22 +233,21 @@ def _attempt(
     request: ClaimRequest, alias: str, waiting_since: float | None
 ) -> Claimed | Refusal | None:
     """One transaction's try; None if the lease has no row."""
-    look = _look(request, alias)
-    if look is None:
+    first = _look(request, alias)
+    if first is None:
         _check_tick(request, database_clock(alias))
         return None
-    dead = look.dead_token()
-    if refusal := look.refusal(request, dead):
+    if refusal := first.refusal(request, first):
         return refusal
     # FOR UPDATE and not FOR NO KEY UPDATE: a fence's FOR KEY SHARE has to keep a claim out.
     lock = RunLease.objects.using(alias).select_for_update(skip_locked=True)
-    locked = list(lock.filter(pk=look.pk).values_list("pk"))
+    locked = list(lock.filter(pk=first.pk).values_list("pk"))
     look = _look(request, alias)
     if look is None:
         return None
     if not locked:
         return look.refused("busy")
-    if refusal := look.refusal(request, dead):
+    if refusal := look.refusal(request, first):
         return refusal
     return _write(request, alias, look, waiting_since)
 

@@ -13,6 +13,7 @@ from django.db import DatabaseError, InterfaceError
 
 from .. import log
 from ..clock import Instant, Now, Seconds
+from ..holder import group_led_by
 from ..models import Outcome, Run, RunLease, RunLeaseQuerySet
 from . import rows, runs
 from .connection import apart, in_transaction, is_connection_error, is_contention
@@ -95,14 +96,16 @@ def close_run(claimed: Claimed, closing: Closing) -> None:
 
 
 def note_group(claimed: Claimed, group: int) -> bool:
-    """Add a program's process group to what the lease says of its holder; False if it is lost."""
+    """Add a program's process group to what the lease says of its holder; False if it is lost.
+
+    *group* is the pid of its leader, which runs.
+    """
+    program = group_led_by(group)
 
     def work() -> bool:
         ours = _ours(claimed.name, claimed.token, claimed.alias)
         process = ours.select_for_update(no_key=True).values_list("holder_process", flat=True)
-        return any(
-            ours.update(holder_process={**(known or {}), "group": group}) for known in process
-        )
+        return any(ours.update(holder_process={**(known or {}), **program}) for known in process)
 
     return _again_if_cut(claimed.alias, work, work)
 
