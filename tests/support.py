@@ -142,8 +142,12 @@ def spawn_manage(*arguments: str, **popen: Any) -> subprocess.Popen[str]:
 def manage(*arguments: str, **popen: Any) -> subprocess.CompletedProcess[str]:
     """Run ``manage.py`` with *arguments* on the test's database, to its end."""
     process = spawn_manage(*arguments, **popen)
-    # The demos have a story of many processes to tell.
-    out, err = process.communicate(timeout=3 * DEADLINE)
+    with process:
+        try:
+            # The demos have a story of many processes to tell.
+            out, err = process.communicate(timeout=3 * DEADLINE)
+        finally:
+            process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
