@@ -467,7 +467,7 @@ def test_nothing_of_the_database_reaches_the_terminal_raw():
 
 
 def test_a_killed_job_leaves_a_lease_that_expires_and_is_taken_over():
-    process = start("--ttl", "1", code="say('ready'); import time; time.sleep(60)")
+    process = start("--ttl", "20", code="say('ready'); import time; time.sleep(60)")
     assert process.stdout.readline() == "ready\n"
     process.kill()
     process.communicate()

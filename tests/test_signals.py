@@ -160,9 +160,15 @@ def test_a_break_closes_the_run_and_its_holder_learns_it_one_time(told):
     assert told.names() == ["lease_claimed", "run_finished", "lease_lost", "run_finished"]
 
 
+@pytest.fixture
+def beats_often(monkeypatch):
+    """So often that no test waits for them long, with a ttl that outlasts a slow machine."""
+    monkeypatch.setattr("django_runlease.heartbeat.BEATS_PER_TTL", 60)
+
+
 @pytest.mark.django_db(transaction=True)
-def test_a_loss_that_the_heartbeat_notices_is_told(told):
-    with pytest.raises(LeaseLost), lease("job", ttl=3) as held:
+def test_a_loss_that_the_heartbeat_notices_is_told(told, beats_often):
+    with pytest.raises(LeaseLost), lease("job", ttl=30) as held:
         take_over_now(held.name)
         wait_for(held.lost.is_set)
         wait_for(lambda: "lease_lost" in told.names())
@@ -229,7 +235,7 @@ def test_a_receiver_that_ends_the_process_leaves_no_lease_behind(receiver):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_receiver_that_hangs_does_not_hold_up_the_heartbeat(receiver):
+def test_a_receiver_that_hangs_does_not_hold_up_the_heartbeat(receiver, beats_often):
     inside, leave = threading.Event(), threading.Event()
 
     def hang(**facts):
@@ -237,8 +243,8 @@ def test_a_receiver_that_hangs_does_not_hold_up_the_heartbeat(receiver):
         leave.wait(60)
 
     receiver("lease_lost", hang)
-    other = claim("other", ttl=6)
-    held = claim("job", ttl=3)
+    other = claim("other", ttl=60)
+    held = claim("job", ttl=30)
     try:
         take_over_now("job")
         wait_for(inside.is_set)
