@@ -146,22 +146,24 @@ def test_open_runs_are_found_by_their_own_small_index(long_history):
 
 
 def test_the_queries_of_a_claim_find_open_runs_by_the_index(long_history):
-    """The UPDATE that a claim sends, with its parameters, and not one that resembles it."""
+    """What a claim sends to find and close them, with its parameters, not what resembles it."""
     seen = []
 
-    def explain_updates(execute, sql, params, many, context):
-        if sql.startswith('UPDATE "runlease_run" '):
+    def explain(execute, sql, params, many, context):
+        if "runlease_run" in sql and sql.startswith(("SELECT", "UPDATE")) and "running" in params:
             with connection.cursor() as cursor:
-                seen.append(True)
                 cursor.execute(f"EXPLAIN (FORMAT JSON) {sql}", params)
-                seen[-1] = cursor.fetchone()[0]
+                seen.append((sql.split()[0], cursor.fetchone()[0]))
         return execute(sql, params, many, context)
 
-    with connection.execute_wrapper(explain_updates):
+    RunFactory(lease_name="job-7", outcome=Outcome.RUNNING, finished_at=None)
+    with connection.execute_wrapper(explain):
         granted("job-7")
-    (explained,) = seen
-    names = [node.get("Index Name") for node in plan_nodes(explained[0]["Plan"])]
-    assert "runlease_run_open" in names
+    assert [verb for verb, explained in seen] == ["SELECT", "UPDATE"]
+    for verb, explained in seen:
+        names = [node.get("Index Name") for node in plan_nodes(explained[0]["Plan"])]
+        by_key = {"runlease_run_pkey"} if verb == "UPDATE" else set()
+        assert {"runlease_run_open", *by_key} & {*names}, verb
 
 
 def test_the_history_of_one_name_is_read_by_its_index(long_history):

@@ -31,7 +31,7 @@ REGISTERED = "charge_due_invoices"
 NAMED = ("show", "history", "pause", "resume", "break")
 LEASE_KEYS = [
     *("name", "generation", "expires_at", "ttl", "every", "holder", "host", "holder_process"),
-    *("claimed_at", "renewed_at", "not_before", "last_tick", "paused", "paused_by"),
+    *("claimed_at", "renewed_at", "heartbeat", "not_before", "last_tick", "paused", "paused_by"),
     *("paused_reason", "progress", "state", "held_for", "expires_in", "due_in"),
 ]
 LOCK = "SELECT * FROM runlease_runlease FOR UPDATE"
