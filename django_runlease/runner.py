@@ -18,8 +18,9 @@ from django.db import DatabaseError, InterfaceError
 
 from . import clock, store
 from .claiming import Claim
+from .endings import closing_for
 from .exceptions import Declined, JobTimeout, LeaseLost, RunLeaseError, Stopped
-from .held import HeldLease, closing_for
+from .held import HeldLease
 from .interrupts import Interrupts
 from .jobs import Job
 from .models import Outcome
@@ -117,7 +118,7 @@ def _claim(claim: Claim, interrupts: Interrupts) -> HeldLease | Declined:
             time.sleep(seconds)
 
     with _asking():
-        return claim.run(sleep)
+        return replace(claim, supervised=True).run(sleep)
 
 
 class _Execution:
