@@ -7,6 +7,7 @@ import inspect
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -148,7 +149,11 @@ class _Execution:
                     self._call()
             except BaseException as raised:  # noqa: BLE001  it is in the report
                 error = raised
-            if own_process and self._interrupts.cause:
+            if cause := self._interrupts.cause:
+                # The block that it has left between its beginning and its first line, or after its
+                # last, ends only when its frame is gone: a fence would keep the row locked.
+                traceback.clear_frames(cause.__traceback__)
+            if own_process and cause:
                 _await_threads_since(threads)
             return self._release(self._interrupts.cause, error)
 
