@@ -37,7 +37,7 @@ What one process does, from top to bottom; each module imports only from those b
     claiming      claim(): try, wait, give up
     held          HeldLease: what a holder knows and can do
     heartbeat     one thread renews all leases of the process in one statement
-    effects       the ledger of external actions
+    effects       the ledger of external actions;  endings: how a run ends, for the history
     fencing       the fence;  triggers: tables that refuse what is not fenced
     store/        the only code that changes a lease: claim, beat, release, break, pause
     history       reads for people and programs;  display: tables and ages
@@ -57,6 +57,8 @@ Failures, and what happens::
     the holder is frozen           the same; when it wakes, it is told, and its fence refuses
     runjob and its guard are       claims on the same kernel decline until the program's group has
     killed, but not the program    ended, or a break; elsewhere until the lease has expired
+    the job makes no progress      after ``stall_after`` runjob stops it; in code its lease is
+                                   renewed no more, is lost, and expires
     the database is unreachable    beats fail; the job is told before, and ended when, trust is over
     a claim's commit is in doubt   its token is looked for, and released if it is there
     a release's commit is in doubt our Run tells whether it was done

@@ -15,8 +15,9 @@ from asgiref.sync import sync_to_async
 from django.db import Error
 
 from .claiming import Claim, Options, check_heartbeat, refuse_unknown
+from .endings import closing_for
 from .exceptions import Declined, LeaseDeclined, LeaseLost, RunLeaseError
-from .held import HeldLease, closing_for, current_lease
+from .held import HeldLease, current_lease
 from .terms import given, named_duration
 from .text import check_name
 
@@ -91,13 +92,14 @@ class HeldBlock:
 
     def _end(self, error: BaseException | None) -> None:
         held = self.held
+        released = False
         try:
-            held.end(closing_for(error))
+            released = held.end(closing_for(error))
         except (Error, RunLeaseError) as problem:
             if error is None:
                 raise
             error.add_note(f"and the lease {held.name!r} could not be released: {problem}")
-        if error is None and held.lost.is_set():
+        if error is None and not released and held.lost.is_set():
             raise LeaseLost(held.name, f"the lease was lost: {held.loss}")
 
 

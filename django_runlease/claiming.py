@@ -14,8 +14,9 @@ from django.dispatch import Signal
 
 from . import clock, log, signals, store
 from .conf import conf
+from .endings import closing_for
 from .exceptions import Declined
-from .held import HeldLease, closing_for
+from .held import HeldLease
 from .models import RunLease
 from .store import Claimed, ClaimRequest, Refusal
 from .terms import Duration, Terms, declared, named_duration, resolve
@@ -43,7 +44,8 @@ class Options(TypedDict, total=False):
     timeout: Duration | None
     """``check()`` raises JobTimeout after this time, and ``runjob`` stops the job."""
     stall_after: Duration | None
-    """The same after this long without a call of ``progress()``."""
+    """After this long without a call of ``progress()`` the lease is renewed no more and is lost:
+    it expires although the job hangs. ``runjob`` stops the job instead."""
     wait: Duration | None
     """How long to wait for a held, busy or not yet due lease; None declines at once."""
     tick: datetime | None
@@ -67,6 +69,8 @@ class Claim:
     tick: datetime | None = None
     ignore_schedule: bool = False
     heartbeat: bool = True
+    supervised: bool = False
+    """Whether the caller ends a job that stalls; else its lease is lost."""
     trigger: str = "api"
     using: str | None = None
 
@@ -154,9 +158,10 @@ class Attempts:
         return self._declined(result)
 
     def _held(self, claimed: Claimed, sent: float) -> HeldLease:
-        held = HeldLease(claimed, self.claim.terms, sent=sent)
+        claim = self.claim
+        held = HeldLease(claimed, claim.terms, sent=sent, supervised=claim.supervised)
         try:
-            if self.claim.heartbeat:
+            if claim.heartbeat:
                 held.start_heartbeat()
             self._tell(
                 signals.lease_claimed,

@@ -82,7 +82,8 @@ class LeaseLost(RunLeaseError):
 
 
 class JobTimeout(RunLeaseError):
-    """The job ran longer than its ``timeout``, or made no progress for ``stall_after``."""
+    """The job ran longer than its ``timeout`` or, under ``runjob``, made no progress for
+    ``stall_after``; elsewhere a lease whose job has stalled is lost."""
 
     def __init__(self, name: str, detail: str, *, stalled: bool = False) -> None:
         super().__init__(f"{name}: {detail}")

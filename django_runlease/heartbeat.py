@@ -3,7 +3,8 @@
 It starts with the first lease and ends with the last. A beat is one statement, on a connection
 that belongs to the thread alone, so a job cannot hold it up. A beat that fails is tried again
 soon; whoever holds the lease goes on trusting it until ``trusted_until``, and no longer. A beat
-may hang in a frozen database, so another thread tells the holders when that time is over.
+may hang in a frozen database, so another thread tells the holders when that time is over. A lease
+whose job has stalled is renewed no more.
 """
 
 from __future__ import annotations
@@ -41,6 +42,13 @@ class Renewable(Protocol):
     trusted_until: float
     lost: threading.Event
 
+    @property
+    def stalls_at(self) -> float:
+        """When it is lost, on the local clock, unless there is progress."""
+
+    def is_stalled(self) -> bool:
+        """Whether it is to be renewed no more, because its job has stalled; take note of that."""
+
     def beat(self) -> Beat:
         """What to renew it with."""
 
@@ -51,7 +59,7 @@ class Renewable(Protocol):
         """The database says that it is not ours any more."""
 
     def raise_if_lost(self) -> None:
-        """Take note if its trusted time is over."""
+        """Take note if its trusted time is over, or its job has stalled."""
 
 
 class Heartbeat:
@@ -103,7 +111,8 @@ class Heartbeat:
         connections[self._alias] = connection
         try:
             while members := self._due_members():
-                self._beat(members)
+                if members := self._without_stalled(members):
+                    self._beat(members)
                 del members
         finally:
             with self._changed:
@@ -112,7 +121,8 @@ class Heartbeat:
             connection.close()
 
     def _due_members(self) -> list[Renewable]:
-        """Sleep until a beat is due; empty when no lease is left and the thread is to end."""
+        """Sleep until a beat is due, or a job has stalled; empty when no lease is left and the
+        thread is to end."""
         with self._changed:
             while left := self._seconds_left():
                 self._changed.wait(left)
@@ -123,7 +133,14 @@ class Heartbeat:
 
     def _seconds_left(self) -> float | None:
         self._due = {token: due for token, due in self._due.items() if token in self._members}
-        return max(min(self._due.values()) - clock.local(), 0.0) if self._due else None
+        moments = [*self._due.values(), *(held.stalls_at for held in self._members.values())]
+        return max(min(moments) - clock.local(), 0.0) if moments else None
+
+    def _without_stalled(self, members: list[Renewable]) -> list[Renewable]:
+        stalled = [held for held in members if held.is_stalled()]
+        for held in stalled:
+            self.remove(held)
+        return [held for held in members if held not in stalled]
 
     def _beat(self, members: list[Renewable]) -> None:
         with _watched(members):
@@ -195,8 +212,8 @@ def _watched(members: list[Renewable]) -> Iterator[None]:
 
 def _trusted_for(members: Iterable[Renewable]) -> float | None:
     """How many seconds all of *members* that are not lost can be trusted; None if all are."""
-    left = [held.trusted_until - clock.local() for held in members if not held.lost.is_set()]
-    return max(min(left), 0.0) if left else None
+    ends = [min(held.trusted_until, held.stalls_at) for held in members if not held.lost.is_set()]
+    return max(min(ends) - clock.local(), 0.0) if ends else None
 
 
 def _tell_untrusted(members: Iterable[Renewable]) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 import threading
-import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,12 +19,12 @@ from django.dispatch import Signal
 
 from . import clock, effects, fencing, heartbeat, signals, store
 from .effects import PendingEffect
-from .exceptions import JobTimeout, LeaseLost, RunLeaseError, Stopped
+from .exceptions import JobTimeout, LeaseLost, RunLeaseError
 from .fencing import InheritedLease, fenced
 from .models import Outcome, Run, RunLease
 from .store import Beat, Claimed, Closing, Loss, LostReason
 from .terms import Duration, Terms, duration, short
-from .text import storable, summary
+from .text import storable
 
 _current: ContextVar[HeldLease | None] = ContextVar("current_lease", default=None)
 
@@ -40,10 +39,13 @@ class HeldLease:
 
     Made by ``claim()`` and ``lease()``. The database says who holds a lease; this object keeps how
     long its word can be trusted: from before the last claim or renewal was sent, for ttl less a
-    margin of ttl/10, on a local clock that does not jump.
+    margin of ttl/10, on a local clock that does not jump. A job that is *supervised* is ended by
+    its supervisor when it stalls, and keeps its lease until then; any other loses it.
     """
 
-    def __init__(self, claimed: Claimed, terms: Terms, *, sent: float) -> None:
+    def __init__(
+        self, claimed: Claimed, terms: Terms, *, sent: float, supervised: bool = False
+    ) -> None:
         self.name: str = claimed.name
         self.token: UUID = claimed.token
         self.generation: int = claimed.generation
@@ -55,6 +57,7 @@ class HeldLease:
         """Why and to whom it was lost; None while it is not."""
         self._claimed = claimed
         self._terms = terms
+        self._supervised = supervised
         self._beating = False
         self._pid = os.getpid()
         self._started = self._progressed = sent
@@ -110,8 +113,9 @@ class HeldLease:
     def check(self, at_least: Duration | None = None) -> None:
         """Return if the lease is held, for another *at_least* if given. Asks no database.
 
-        Raises LeaseLost once it is no longer ours, or too little trusted time is left; JobTimeout
-        when the job has outrun its ``timeout`` or ``stall_after``; RunLeaseError once released.
+        Raises LeaseLost once it is no longer ours, too little trusted time is left, or the job has
+        stalled (JobTimeout instead under ``runjob``, which stops it); JobTimeout when the job has
+        outrun its ``timeout``; RunLeaseError once released.
         """
         if not self.lost.is_set():
             self._refuse_if_ended()
@@ -125,10 +129,12 @@ class HeldLease:
         self.raise_if_late()
 
     def raise_if_lost(self, *, within: float = 0.0) -> None:
-        """Raise LeaseLost if the lease is lost, or its trusted time is over in *within* seconds."""
+        """Raise LeaseLost if the lease is lost, its trusted time is over in *within* seconds, or
+        the job has stalled and nobody but the lease itself looks after that."""
         # A watch or a beat may still look at it in the moment of its release.
         if not self._ended and self.trusted_until - clock.local() <= within:
             self.lose(self._out_of_trust())
+        self.is_stalled()
         if self.lost.is_set():
             raise LeaseLost(self.name, f"the lease is lost: {self.loss}")
 
@@ -139,13 +145,38 @@ class HeldLease:
             return Loss(reason="unreachable", detail=detail)
         return Loss(reason="expired", detail=f"it was not renewed for {silent}")
 
+    @property
+    def stalls_at(self) -> float:
+        """When, on the local clock, it is lost unless there is progress; infinite for never."""
+        if self._supervised or self._terms.stall_after is None:
+            return math.inf
+        return self._progressed + self._terms.stall_after.total_seconds()
+
+    def is_stalled(self) -> bool:
+        """Whether the job has made no progress for so long that the lease is renewed no more; the
+        lease is lost then."""
+        stalled = not self._ended and clock.local() >= self.stalls_at
+        if stalled:
+            self.lose(self._stall())
+        return stalled or self.lost_reason == "stalled"
+
+    def _stall(self) -> Loss:
+        since = datetime.now(UTC) - timedelta(seconds=clock.local() - self._progressed)
+        detail = (
+            f"the job has made no progress since {since:%Y-%m-%d %H:%M:%S} UTC, for longer than "
+            f"its stall_after of {short(self._terms.stall_after or 0)}"
+        )
+        return Loss(reason="stalled", detail=detail)
+
     def raise_if_late(self) -> None:
-        """Raise JobTimeout if the job has outrun its ``timeout`` or ``stall_after``."""
+        """Raise JobTimeout if the job has outrun its ``timeout``, or is supervised and has outrun
+        its ``stall_after``."""
         now = clock.local()
         timeout, stall_after = self._terms.timeout, self._terms.stall_after
         if timeout and now - self._started >= timeout.total_seconds():
             raise JobTimeout(self.name, f"ran longer than its timeout of {short(timeout)}")
-        if stall_after and now - self._progressed >= stall_after.total_seconds():
+        silent = now - self._progressed
+        if self._supervised and stall_after and silent >= stall_after.total_seconds():
             raise JobTimeout(self.name, f"made no progress for {short(stall_after)}", stalled=True)
 
     def lose(self, loss: Loss) -> None:
@@ -163,7 +194,8 @@ class HeldLease:
     def renew(self) -> None:
         """Let the lease last another ttl from now; for a lease without heartbeat.
 
-        Raises LeaseLost if it is no longer ours or has expired, and Django's database errors.
+        Raises LeaseLost if it is no longer ours, has expired, or its job has stalled, and Django's
+        database errors.
         """
         self._refuse_if_ended()
         self.raise_if_lost()
@@ -283,7 +315,9 @@ class HeldLease:
                 # Before the release, so that no beat takes the freed lease for a lost one.
                 heartbeat.stop(self)
             if lost := self.lost.is_set():
-                closing = replace(closing, outcome=Outcome.LOST, reason=str(self.loss))
+                stalled = self.lost_reason == "stalled"
+                outcome = Outcome.STALLED if stalled else Outcome.LOST
+                closing = replace(closing, outcome=outcome, reason=str(self.loss))
             loss = store.release(self._claimed, closing, at_least=self._terms.at_least)
             self._ended = True
         if loss:
@@ -351,25 +385,6 @@ def _finite(number: float) -> float:
     if not finite:
         raise ValueError("progress is told in finite numbers that a float can hold")
     return plain
-
-
-def closing_for(error: BaseException | None) -> Closing:
-    """How a run that ended with *error* goes into the history."""
-    if error is None:
-        return Closing(outcome=Outcome.SUCCEEDED)
-    if isinstance(error, LeaseLost):
-        outcome = Outcome.LOST
-    elif isinstance(error, JobTimeout):
-        outcome = Outcome.STALLED if error.stalled else Outcome.TIMED_OUT
-    elif isinstance(error, SystemExit) and not isinstance(error, Stopped):
-        outcome = Outcome.FAILED if error.code else Outcome.SUCCEEDED
-    else:
-        outcome = Outcome.FAILED if isinstance(error, Exception) else Outcome.TERMINATED
-    return Closing(
-        outcome=outcome,
-        reason=summary(error),
-        error="".join(traceback.format_exception(error)),
-    )
 
 
 def fence(

@@ -7,6 +7,7 @@ import inspect
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,8 +19,9 @@ from django.db import DatabaseError, InterfaceError
 
 from . import clock, store
 from .claiming import Claim
+from .endings import closing_for
 from .exceptions import Declined, JobTimeout, LeaseLost, RunLeaseError, Stopped
-from .held import HeldLease, closing_for
+from .held import HeldLease
 from .interrupts import Interrupts
 from .jobs import Job
 from .models import Outcome
@@ -117,7 +119,7 @@ def _claim(claim: Claim, interrupts: Interrupts) -> HeldLease | Declined:
             time.sleep(seconds)
 
     with _asking():
-        return claim.run(sleep)
+        return replace(claim, supervised=True).run(sleep)
 
 
 class _Execution:
@@ -147,7 +149,11 @@ class _Execution:
                     self._call()
             except BaseException as raised:  # noqa: BLE001  it is in the report
                 error = raised
-            if own_process and self._interrupts.cause:
+            if cause := self._interrupts.cause:
+                # The block that it has left between its beginning and its first line, or after its
+                # last, ends only when its frame is gone: a fence would keep the row locked.
+                traceback.clear_frames(cause.__traceback__)
+            if own_process and cause:
                 _await_threads_since(threads)
             return self._release(self._interrupts.cause, error)
 

@@ -96,7 +96,8 @@ class Terms:
     timeout: timedelta | None = None
     """The longest a run may take before it is stopped."""
     stall_after: timedelta | None = None
-    """The longest a run may go on without calling ``progress`` before it is stopped."""
+    """The longest a run may go on without calling ``progress`` before it is stopped, or its lease
+    is lost."""
 
     def __post_init__(self) -> None:
         for problem in self._contradictions():

@@ -120,6 +120,17 @@ def test_an_equal_generation_with_another_token_is_refused(other):
     assert not Invoice.objects.using(other).exists()
 
 
+def test_a_mark_ahead_of_a_restored_lease_is_named_and_the_lease_is_not_lost(other):
+    FenceMark.objects.using(other).create(lease_name="job", generation=7, token="0" * 32)
+    held = claim("job", ttl=60, heartbeat=False)
+    with pytest.raises(LeaseLost, match="ours, but .* FenceMark of this database is ahead"):
+        with held.fence(using=other):
+            raise AssertionError("entered")
+    assert held.lost_reason is None
+    held.check()
+    assert held.release()
+
+
 def test_a_mark_of_an_older_generation_is_raised(other):
     FenceMark.objects.using(other).create(lease_name="job", generation=0, token="0" * 32)
     claimed = granted()

@@ -349,6 +349,22 @@ def test_a_takeover_under_a_snapshot_is_a_loss():
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_snapshot_older_than_the_claim_is_refused_and_the_lease_is_not_lost():
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SELECT 1 FROM runlease_runlease")
+        held = elsewhere(lambda: claim("job", ttl=60, heartbeat=False))
+        with pytest.raises(LeaseLost, match="the lease is ours, but not as this transaction sees"):
+            with held.fence():
+                raise AssertionError("entered")
+    assert held.lost_reason is None
+    with held.fence():
+        InvoiceFactory()
+    assert held.release()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_renewal_under_a_snapshot_does_not_disturb_the_fence():
     claimed = granted()
     with transaction.atomic():
@@ -579,6 +595,27 @@ def test_a_program_whose_lease_was_taken_over_is_refused():
     assert Invoice.objects.get().charged_by == ""
 
 
+def inherit(monkeypatch, **words):
+    words = {"NAME": "job", "TOKEN": str(wish().token), "GENERATION": "3", **words}
+    for word in ("NAME", "TOKEN", "GENERATION", "DATABASE"):
+        monkeypatch.delenv(f"RUNLEASE_{word}", raising=False)
+        if words.get(word) is not None:
+            monkeypatch.setenv(f"RUNLEASE_{word}", words[word])
+
+
+def test_the_database_of_an_inherited_lease_is_using_else_the_parents_else_the_default(
+    second, monkeypatch
+):
+    inherit(monkeypatch, DATABASE=second)
+    assert inherited_lease().alias == second
+    assert inherited_lease(using="default").alias == "default"
+    inherit(monkeypatch)
+    assert inherited_lease().alias == "default"
+    inherit(monkeypatch, DATABASE="nowhere")
+    with pytest.raises(RunLeaseError, match="no database 'nowhere'"):
+        inherited_lease()
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -593,11 +630,7 @@ def test_a_program_whose_lease_was_taken_over_is_refused():
 def test_without_a_whole_lease_in_the_environment_inherited_lease_says_what_to_do(
     wrong, monkeypatch
 ):
-    good = {"NAME": "job", "TOKEN": str(wish().token), "GENERATION": "3"}
-    for word, value in {**good, **wrong}.items():
-        monkeypatch.delenv(f"RUNLEASE_{word}", raising=False)
-        if value is not None:
-            monkeypatch.setenv(f"RUNLEASE_{word}", value)
+    inherit(monkeypatch, **wrong)
     with pytest.raises(RunLeaseError, match="start it with `manage.py runjob NAME -- PROGRAM`"):
         inherited_lease()
 

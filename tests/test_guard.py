@@ -15,7 +15,7 @@ import pytest
 from django_runlease import clock
 from django_runlease.holder import start_ticks
 from django_runlease.models import Outcome, Run, RunLease
-from django_runlease.supervisor import GUARD
+from django_runlease.supervisor import GUARD, Guard
 
 from .programs import all_gone, ended, gone_before_expiry, guards, is_alive, started
 from .support import DEADLINE, expire, manage, spawn_manage, wait_for
@@ -104,6 +104,26 @@ def test_it_outlives_what_ends_a_service(number):
         assert guard.poll() is None
         guard.stdin.close()
         assert victim.wait(DEADLINE) == -signal.SIGKILL
+
+
+def test_a_guard_is_replaced_if_it_was_killed_and_not_if_it_has_ended_by_itself(caplog):
+    """It ends when the runner was frozen for too long, and has then killed the program."""
+    with Guard() as guard:
+        killed = guard._process
+        guard.check()
+        assert guard._process is killed
+        killed.kill()
+        killed.wait(30)
+        guard.check()
+        second = guard._process
+        assert second is not killed
+        assert "the guard process was killed" in caplog.text
+        caplog.clear()
+        guard.tell(until=clock.local())
+        assert second.wait(30) == 0
+        guard.check()
+        assert guard._process is second
+        assert not caplog.text
 
 
 def test_the_gate_runs_nothing_if_its_runner_is_gone(tmp_path):

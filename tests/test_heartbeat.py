@@ -15,7 +15,7 @@ from django.db import connection
 
 from django_runlease import LeaseLost, claim, clock, heartbeat, store
 from django_runlease.clock import Now, Seconds
-from django_runlease.models import RunLease
+from django_runlease.models import Run, RunLease
 from django_runlease.store import Beat, Loss
 
 from .programs import end_backends
@@ -495,6 +495,63 @@ def test_a_claim_is_possible_as_soon_as_the_database_is_back(fresh_server):
         server.start()
         assert worker.ask("held.release()") == "True"
     assert server.read("token IS NULL")
+
+
+# -- threads that the system does not give
+
+
+@pytest.fixture
+def no_trust_thread(monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "runlease-trust":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+@committed
+def test_beats_go_on_where_no_thread_can_watch_over_them_and_that_is_logged(
+    no_trust_thread, caplog
+):
+    with held(ttl=1) as lease:
+        first = row()
+        wait_for(lambda: row().renewed_at > first.claimed_at + 3 * first.ttl)
+        lease.check()
+    assert "no thread watches over a beat: can't start new thread" in caplog.text
+    assert "is lost" not in caplog.text
+
+
+@committed
+def test_a_lease_that_cannot_be_renewed_is_lost_where_no_thread_can_watch_over_it(no_trust_thread):
+    """By the beat itself, when that has its answer."""
+    with held(ttl=1) as lease:
+        with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"):
+            assert lease.lost.wait(15)
+            assert clock.local() >= lease.trusted_until
+    assert lease.lost_reason == "unreachable"
+
+
+@committed
+def test_a_claim_that_no_heartbeat_can_renew_raises_and_is_released(monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if "heartbeat" in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        claim("job", ttl=60)
+    assert row().token is None
+    run = Run.objects.get()
+    assert (run.outcome, run.reason) == ("failed", "RuntimeError: can't start new thread")
+    monkeypatch.undo()
+    with held(ttl=1):
+        renewed_after(row().claimed_at)
 
 
 # -- beginning and end

@@ -180,6 +180,24 @@ def test_a_signal_is_an_exception_that_a_job_does_not_swallow_with_except_except
     assert caught.value.detail == f"stopped by {number.name}"
 
 
+def test_what_is_meant_for_an_outer_block_passes_an_inner_one():
+    cause = Enough()
+    began = time.monotonic()
+    with Interrupts() as outer:
+        timer = from_a_thread(outer.interrupt, cause)
+        with (
+            pytest.raises(Enough) as caught,
+            outer.allowed(),
+            Interrupts() as inner,
+            inner.allowed(),
+        ):
+            sleep()
+        timer.join()
+    assert caught.value is cause
+    assert (outer.cause, inner.cause) == (cause, None)
+    assert time.monotonic() - began < LONG / 2
+
+
 def handlers():
     return [signal.getsignal(number) for number in (WAKE, signal.SIGTERM, signal.SIGINT)]
 

@@ -1,6 +1,7 @@
 """Runs in this process, and those that meet a database, a pipe or a terminal that is not there."""
 
 import asyncio
+import contextlib
 import json
 import os
 import select
@@ -11,8 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from inspect import GEN_CREATED, GEN_SUSPENDED, getgeneratorstate
 from unittest.mock import patch
 
 import pytest
@@ -23,6 +25,7 @@ from django_runlease import JobTimeout, LeaseLost, current_lease, runner, store
 from django_runlease.claiming import Claim
 from django_runlease.jobs import Job
 from django_runlease.models import Outcome, Run, RunLease
+from django_runlease.store import connection as store_connection
 from django_runlease.terms import resolve
 
 from .factories import RunLeaseFactory
@@ -159,6 +162,30 @@ def test_a_release_that_fails_exits_70_and_names_the_jobs_own_result():
     assert kept[0].release()
 
 
+@pytest.mark.parametrize(("error", "outcome"), [(None, "succeeded"), (ValueError("odd"), "failed")])
+def test_a_run_whose_release_fails_is_closed_as_it_ended_and_the_lease_expires(
+    error, outcome, monkeypatch
+):
+    monkeypatch.setattr(store_connection, "LOCK_TIMEOUT_MS", 100)
+
+    def lock(held):
+        kept.append(held)
+        stack.enter_context(open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"))
+        if error:
+            raise error
+
+    kept = []
+    with ExitStack() as stack:
+        report = run(lock)
+        ended = Run.objects.get()
+    assert (report.outcome, report.exit_code) == (outcome, 70)
+    assert "could not be released" in report.message
+    assert (ended.outcome, bool(ended.error)) == (outcome, bool(error))
+    assert ended.finished_at is not None
+    assert RunLease.objects.get().token == ended.token
+    assert kept[0].release()
+
+
 def test_a_fence_that_the_job_left_open_exits_70():
     fences = []
 
@@ -200,6 +227,53 @@ def test_a_signal_stops_the_job_and_weighs_more_than_what_it_made_of_that():
     report = run(swallow)
     assert (report.outcome, report.exit_code) == ("terminated", 143)
     assert Run.objects.get().outcome == Outcome.TERMINATED
+
+
+@pytest.mark.parametrize("generator", ["_fence", "fenced"])
+@pytest.mark.parametrize("where", [GEN_CREATED, GEN_SUSPENDED], ids=["entry", "exit"])
+def test_a_signal_between_a_fence_and_its_block_leaves_no_fence_open(where, generator, monkeypatch):
+    """There it has begun, and nobody is left to end it but the frame that the exception left."""
+    signals = []
+
+    def step(gen):
+        state = getgeneratorstate(gen)
+        there = gen.__name__ == generator and state == where
+        value = next(gen) if state == GEN_CREATED else None
+        if there and not signals:
+            signals.append(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return value if state == GEN_CREATED else next(gen)
+
+    def work(held):
+        monkeypatch.setattr(contextlib, "next", step, raising=False)
+        with held.fence():
+            pass
+
+    report = run(work)
+    monkeypatch.undo()
+    connection.close()
+    assert signals
+    assert (report.exit_code, report.message) == (143, "stopped by SIGTERM")
+    assert RunLease.objects.get().token is None
+
+
+def test_a_signal_within_a_run_within_a_run_stops_the_outer_one():
+    def inner(held):
+        time.sleep(30)
+        reached.append("the end of the inner job")
+
+    def outer(held):
+        wish = Claim(name="inner", terms=resolve({"ttl": 60}))
+        job = Job(name="inner", function=inner)
+        within.append(runner.run(job, wish, grace=10, own_process=False))
+        raise within[0].error
+
+    reached, within = [], []
+    report = run(outer, terms={"ttl": 60, "timeout": 0.5})
+    assert (report.outcome, report.exit_code) == ("timed_out", 124)
+    assert report.error is within[0].error
+    assert not reached
+    assert not RunLease.objects.exclude(token=None).exists()
 
 
 def test_a_signal_while_it_claims_stops_the_job_before_it_begins_and_releases():

@@ -187,6 +187,66 @@ def test_a_renewal_whose_connection_is_cut_is_tried_again():
 # -- release
 
 
+def note_group(claimed):
+    assert store.note_group(claimed, 4711)
+    assert lease_row()["holder_process"]["group"] == 4711
+
+
+def release(claimed):
+    assert store.release(claimed, DONE) is None
+    assert lease_row()["token"] is None
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """The numbers of the waits for a locked row, counted as each begins; short ones."""
+    begun = []
+    apart = store_holding.apart
+
+    def counted(alias, work):
+        begun.append(len(begun) + 1)
+        return apart(alias, work)
+
+    monkeypatch.setattr(store_connection, "LOCK_TIMEOUT_MS", 100)
+    monkeypatch.setattr(store_holding, "apart", counted)
+    return begun
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("act", [release, note_group])
+def test_a_holder_waits_for_its_locked_row_several_times_over(act, waits, monkeypatch):
+    claimed = granted()
+    with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE") as finish:
+
+        def end_in_the_third():
+            wait_for(lambda: len(waits) == 2)
+            # What is begun from now on waits for as long as it takes.
+            monkeypatch.setattr(store_connection, "LOCK_TIMEOUT_MS", 20_000)
+            wait_for(lambda: len(waits) == 3)
+            finish.set()
+
+        ending = threading.Thread(target=end_in_the_third)
+        ending.start()
+        act(claimed)
+        ending.join()
+    assert waits == [1, 2, 3]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("act", [release, note_group])
+def test_a_holder_does_not_wait_for_ever_for_its_locked_row(act, waits):
+    claimed = granted()
+    before = lease_row()
+    with (
+        open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"),
+        pytest.raises(DatabaseError, match="lock timeout"),
+    ):
+        act(claimed)
+    assert waits == [1, 2, 3]
+    assert lease_row() == before
+    act(claimed)
+
+
 @pytest.mark.django_db
 def test_a_release_frees_the_lease_keeps_its_generation_and_closes_the_run():
     claimed = granted()
