@@ -238,7 +238,7 @@ class HeldLease:
             with self._lock:
                 self._open_fences -= counted
 
-    def fenced_update(self, queryset: QuerySet[Any], **values: Any) -> int:
+    def fenced_update(self, queryset: QuerySet[Any], /, **values: Any) -> int:
         """``queryset.update(**values)`` in a fence of its own; the number of rows, maybe 0.
 
         Raises LeaseLost, which "no row matched" never does.
@@ -246,7 +246,7 @@ class HeldLease:
         self._refuse_if_ended()
         return fencing.fenced_update(self, queryset, values)
 
-    def fenced_delete(self, queryset: QuerySet[Any]) -> int:
+    def fenced_delete(self, queryset: QuerySet[Any], /) -> int:
         """``queryset.delete()`` in a fence of its own; the number of its rows. Raises LeaseLost."""
         self._refuse_if_ended()
         return fencing.fenced_delete(self, queryset)

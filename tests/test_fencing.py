@@ -4,6 +4,7 @@ from datetime import timedelta
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 import pytest
+from django.core.exceptions import FieldDoesNotExist
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test import TestCase
 
@@ -519,6 +520,13 @@ def test_a_fenced_delete_gives_the_number_of_rows_and_none_is_no_loss(held):
     assert held.fenced_delete(Invoice.objects.filter(cents=7)) == 3
     assert held.fenced_delete(Invoice.objects.filter(cents=7)) == 0
     assert Invoice.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_field_of_any_name_can_be_updated(held):
+    for name in ("queryset", "lease", "using", "values"):
+        with pytest.raises(FieldDoesNotExist, match=f"no field named '{name}'"):
+            held.fenced_update(Invoice.objects.all(), **{name: 1})
 
 
 @pytest.mark.django_db(transaction=True)
