@@ -135,12 +135,29 @@ def _as_committed(alias: str) -> Iterator[None]:
     if not store.in_test(alias) or store.is_in_transaction(alias):
         yield
         return
+    settings = _settings(alias)
+    yield
     with connections[alias].cursor() as cursor:
-        cursor.execute(_SETTINGS)
-        settings = dict(cursor.fetchall())
-        yield
         for setting in settings.items():
             cursor.execute("SELECT set_config(%s, %s, true)", setting)
+
+
+def _settings(alias: str) -> dict[str, str]:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_SETTINGS)
+        return dict(cursor.fetchall())
+
+
+@contextmanager
+def _refusing_what_is_around(alias: str) -> Iterator[None]:
+    """Keep a worker that lost its lease from committing what it wrote around the fence."""
+    try:
+        yield
+    except LeaseLost:
+        # Without an atomic block the caller has turned autocommit off, and decides alone.
+        if connections[alias].in_atomic_block and store.is_in_transaction(alias):
+            transaction.set_rollback(True, using=alias)
+        raise
 
 
 @contextmanager
@@ -248,6 +265,35 @@ def _lost(lease: Lease) -> LeaseLost:
     if lose := getattr(lease, "lose", None):
         lose(store.Loss(reason="taken", detail=error.detail))
     return error
+
+
+def refuse_left_open(lease: Lease) -> None:
+    """Raise RunLeaseError if *lease* still fences a transaction that is open in this thread: a
+    release would wait for itself."""
+    left_open = any(
+        str(lease.token) in _settings(connection.alias)["runlease.fence"].split()
+        for connection in connections.all(initialized_only=True)
+        if connection.vendor == "postgresql" and store.takes_queries(connection.alias)
+    )
+    if left_open:
+        raise RunLeaseError(
+            f"{lease.name}: a fence of this lease is open until the transaction around it ends: "
+            "end that before release()"
+        )
+
+
+@contextmanager
+def lock_told(lease: Lease) -> Iterator[None]:
+    """Raise RunLeaseError, with the remedy, where the lease's row stays locked."""
+    try:
+        yield
+    except OperationalError as error:
+        if not store.is_contention(error):
+            raise
+        raise RunLeaseError(
+            f"{lease.name}: its row is locked by a transaction that goes on, such as one around a "
+            "fence in another thread or process: end that before release()"
+        ) from error
 
 
 def fenced_update(lease: Lease, queryset: QuerySet[Any], values: dict[str, Any]) -> int:

@@ -265,7 +265,8 @@ class HeldLease:
         """Free the lease; the history says that the run succeeded.
 
         Returns False, and changes nothing, if the lease was no longer ours, or this was done
-        before. Raises RunLeaseError while a fence of it is open, and Django's database errors.
+        before. Raises RunLeaseError while a fence of it is open, which it is until the end of the
+        transaction around it, or its row is kept locked; and Django's database errors.
         """
         return self.end(Closing(outcome=Outcome.SUCCEEDED))
 
@@ -279,12 +280,14 @@ class HeldLease:
                 raise RunLeaseError(
                     f"{self.name}: a fence of this lease is open: leave its block before release()"
                 )
+            fencing.refuse_left_open(self)
             if self._beating:
                 # Before the release, so that no beat takes the freed lease for a lost one.
                 heartbeat.stop(self)
             if lost := self.lost.is_set():
                 closing = replace(closing, outcome=Outcome.LOST, reason=str(self.loss))
-            loss = store.release(self._claimed, closing, at_least=self._terms.at_least)
+            with fencing.lock_told(self):
+                loss = store.release(self._claimed, closing, at_least=self._terms.at_least)
             self._ended = True
         if loss:
             self.lose(loss)

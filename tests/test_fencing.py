@@ -31,6 +31,7 @@ from .support import (
     expire,
     granted,
     manage,
+    open_transaction,
     refused,
     spawn_python,
     together,
@@ -221,6 +222,73 @@ def test_a_held_lease_is_not_released_while_its_fence_is_open():
     assert held.release() is False
     with pytest.raises(RunLeaseError, match="has been released"):
         held.fence()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", ["fence", "update", "second alias", "no autocommit"])
+def test_a_release_before_the_end_of_the_transaction_around_a_fence_is_refused(way, second):
+    held = claim("job", ttl=60, heartbeat=False)
+    alias = second if way == "second alias" else "default"
+    too_early = pytest.raises(RunLeaseError, match="until the transaction around it ends")
+    if way == "no autocommit":
+        transaction.set_autocommit(False)
+        try:
+            with held.fence():
+                InvoiceFactory()
+            with too_early:
+                held.release()
+            transaction.commit()
+        finally:
+            transaction.set_autocommit(True)
+    else:
+        with transaction.atomic(using=alias):
+            if way == "update":
+                held.fenced_update(Invoice.objects.all(), cents=1)
+            else:
+                with held.fence(alias):
+                    pass
+            with too_early:
+                held.release()
+    assert held.release() is True
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("before", ["nothing", "a fence that was rolled back", "another's fence"])
+def test_in_a_transaction_without_an_open_fence_of_it_a_lease_is_released(before):
+    held = claim("job", ttl=60, heartbeat=False)
+    another = granted("another")
+    with transaction.atomic():
+        if before == "a fence that was rolled back":
+            with pytest.raises(ZeroDivisionError), held.fence():
+                raise ZeroDivisionError
+        elif before == "another's fence":
+            with fence(another):
+                pass
+        assert held.release() is True
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("failed", ["on the server", "by Django's judgement"])
+def test_a_lease_is_released_although_the_callers_transaction_has_failed(failed):
+    held = claim("job", ttl=60, heartbeat=False)
+    with transaction.atomic():
+        if failed == "on the server":
+            with pytest.raises(IntegrityError):
+                InvoiceFactory(cents=-1)
+        else:
+            InvoiceFactory()
+            transaction.set_rollback(True)
+        assert held.release() is True
+        transaction.set_rollback(True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_release_that_another_transaction_keeps_waiting_says_so_and_can_be_repeated():
+    held = claim("job", ttl=60, heartbeat=False)
+    with open_transaction("SELECT 1 FROM runlease_runlease FOR KEY SHARE"):
+        with pytest.raises(RunLeaseError, match="locked by a transaction that goes on"):
+            held.release()
+    assert held.release() is True
 
 
 @pytest.mark.django_db(transaction=True)
