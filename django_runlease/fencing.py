@@ -112,15 +112,17 @@ def fenced(
     a frozen one would keep claims and breaks out for ever; its next statement raises Django's
     DatabaseError, and nothing is written.
 
-    Raises LeaseLost, before the block runs, if the lease is no longer ours; the block's writes are
-    rolled back together with the transaction around it.
+    Raises LeaseLost, before the block runs, if the lease is no longer ours. A LeaseLost that leaves
+    the block rolls back the atomic block around it too, even if it is caught there: as after a
+    database error, that block takes no query any more. Whoever wants to go on in a transaction
+    gives the fence an atomic block of its own.
     """
     alias = using or lease.alias
     elsewhere = alias != lease.alias and not _is_one_database(alias, lease.alias)
     seconds = None if idle is None else duration(idle).total_seconds()
     if elsewhere and not store.is_in_transaction(alias) and not store.in_test(alias):
         _raise_mark_ahead(lease, alias)
-    with _as_committed(alias), transaction.atomic(using=alias):
+    with _as_committed(alias), _refusing_what_is_around(alias), transaction.atomic(using=alias):
         with _told_from_conflict(lease):
             if elsewhere:
                 _lock_mark(lease, alias, seconds)

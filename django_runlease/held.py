@@ -219,7 +219,8 @@ class HeldLease:
 
         While the block, or a transaction around it, is open, nobody can take over. *using* names
         another database for the caller's data; *idle* is how long the block may be silent there,
-        the ttl if it is not given. Raises LeaseLost, and rolls back, if somebody has taken over.
+        the ttl if it is not given. Raises LeaseLost if somebody has taken over: then the atomic
+        block around the fence is rolled back too, even if it catches that.
         """
         self._refuse_if_ended()
         return self._fence(using, idle)

@@ -1,5 +1,6 @@
 import sys
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
@@ -375,10 +376,59 @@ def test_a_fence_in_a_savepoint_that_is_rolled_back_lets_the_next_claim_in():
         elsewhere(expire)
         assert elsewhere(granted).generation == 2
         InvoiceFactory(customer="unfenced")
-        with pytest.raises(LeaseLost), fence(claimed):
-            raise AssertionError("entered")
-        # The failed fence has taken back its own block, and no more, unless LeaseLost goes on.
     assert [each.customer for each in Invoice.objects.all()] == ["unfenced"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("where", ["at the entry", "in the block"])
+def test_a_caught_leaselost_does_not_let_the_transaction_around_the_fence_commit(where):
+    held = claim("job", ttl=60, heartbeat=False)
+    if where == "at the entry":
+        lose(held)
+    with transaction.atomic():
+        InvoiceFactory()
+        with suppress(LeaseLost), held.fence():
+            held.lose(store.Loss(reason="taken", detail="so says the test"))
+            held.check()
+        assert held.lost.is_set()
+        with pytest.raises(transaction.TransactionManagementError, match="end of the 'atomic'"):
+            InvoiceFactory()
+    assert not Invoice.objects.exists()
+    held.release()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fence_in_an_atomic_block_of_its_own_takes_back_that_one_and_no_more():
+    held = claim("job", ttl=60, heartbeat=False)
+    lose(held)
+    with transaction.atomic():
+        with suppress(LeaseLost), transaction.atomic(), held.fence():
+            raise AssertionError("entered")
+        InvoiceFactory(customer="lost")
+    assert Invoice.objects.get().customer == "lost"
+    held.release()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_autocommit_the_caller_ends_the_transaction_after_a_leaselost():
+    held = claim("job", ttl=60, heartbeat=False)
+    lose(held)
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(LeaseLost), held.fence():
+            raise AssertionError("entered")
+        InvoiceFactory()
+        transaction.rollback()
+    finally:
+        transaction.set_autocommit(True)
+    assert not Invoice.objects.exists()
+    held.release()
+
+
+def lose(held):
+    """Let another take the lease over."""
+    expire(held.name)
+    elsewhere(granted)
 
 
 @pytest.mark.django_db(transaction=True)
