@@ -4,20 +4,26 @@ import json
 import math
 import re
 import threading
+import uuid
 from contextlib import ExitStack
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from io import StringIO
 from signal import SIGKILL
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, connections, transaction
 
-from django_runlease import LeaseLost, RunLeaseError, claim
+from django_runlease import LeaseLost, RunLeaseError, claim, store
 from django_runlease.effects import KEY_LENGTH, KIND_LENGTH, _written_down
-from django_runlease.models import Effect, EffectState
+from django_runlease.holder import this_process
+from django_runlease.models import Effect, EffectState, RunLease
 from example_project.billing import provider
 from example_project.billing.models import Invoice
 
+from .databases import further_alias
 from .factories import InvoiceFactory, RunLeaseFactory
 from .support import DEADLINE, elsewhere, expire, granted, manage, together
 
@@ -375,6 +381,7 @@ def some(held):
     other = claim("other", ttl=60, heartbeat=False)
     crash(other, {"a": None})
     other.release()
+    held.release()
 
 
 def test_the_effects_are_listed_newest_first_with_what_they_gave(some):
@@ -412,6 +419,44 @@ def test_as_json_an_effect_has_the_models_fields_with_its_key_as_it_was_given(so
         "finished_at": f"{row.finished_at:%Y-%m-%dT%H:%M:%S.%fZ}",
     }
     assert json.loads(run("job", "--uncertain", "--json"))[0]["finished_at"] is None
+
+
+def uncertain():
+    return [each["key"] for each in json.loads(run("--uncertain", "--json"))]
+
+
+def test_an_attempt_that_goes_on_is_not_for_a_person_to_look_at(held):
+    with held.effect("charge", 7):
+        assert uncertain() == []
+        assert [each["state"] for each in json.loads(run("--json"))] == ["started"]
+        assert run("--uncertain") == "No effect is uncertain.\n"
+    crash(held, 8)
+    held.release()
+    assert uncertain() == [[8]]
+
+
+@pytest.mark.parametrize("gone", ["expired", "taken over", "broken", "dead", "deleted"])
+def test_an_attempt_whose_holder_is_gone_is_for_a_person_to_look_at(held, gone):
+    crash(held, 7)
+    row = RunLease.objects.filter(name="job")
+    if gone in ("expired", "taken over"):
+        expire()
+    if gone == "taken over":
+        elsewhere(granted)
+    elif gone == "broken":
+        store.break_lease("job", "default", by="ann")
+    elif gone == "dead":
+        row.update(holder_process={**this_process().process, "start": 1})
+    elif gone == "deleted":
+        row.delete()
+    assert uncertain() == [[7]]
+
+
+@pytest.mark.parametrize("told", [None, {"pid": None}, {"pid": 1, "boot_id": "another"}])
+def test_a_holder_that_cannot_be_judged_from_here_counts_as_at_work(held, told):
+    crash(held, 7)
+    RunLease.objects.update(holder_process=told)
+    assert uncertain() == []
 
 
 @pytest.mark.django_db
@@ -490,6 +535,7 @@ def test_of_the_uncertain_effects_none_is_left_out(held):
     for number in range(25):
         with pytest.raises(ZeroDivisionError), held.effect("charge", number):
             raise ZeroDivisionError
+    held.release()
     assert len(json.loads(run("--uncertain", "--json"))) == 25
     assert len(json.loads(run("--json"))) == 20
 
