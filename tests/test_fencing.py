@@ -573,6 +573,68 @@ def test_a_process_frozen_inside_a_fence_keeps_no_claim_or_break_out_for_longer_
     assert [each.charged_by for each in Invoice.objects.all()] == [""]
 
 
+FROZEN_MIDWAY = """
+import os
+import signal
+import sys
+from django.db import connection
+from django_runlease import claim
+from example_project.billing.models import Invoice
+
+
+def freeze():
+    print(connection.connection.info.backend_pid, flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+held = claim("job", ttl="1s", heartbeat=False)
+with held.fence():
+    Invoice.objects.update(charged_by="frozen")
+    with connection.connection.cursor() as cursor:
+        if sys.argv[1] == "copy":
+            columns = "customer, cents, charged_by, due_at"
+            with cursor.copy(f"COPY billing_invoice ({columns}) FROM STDIN") as copy:
+                copy.write_row(["x", 1, "frozen", "now"])
+                freeze()
+        else:
+            large = "SELECT repeat('x', 1000) FROM generate_series(1, 100000)"
+            for number, row in enumerate(cursor.stream(large)):
+                number or freeze()
+print("committed", flush=True)
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("midway", ["copy", "answer"])
+def test_a_client_frozen_in_the_middle_of_a_statement_is_not_silent_and_a_forced_break_ends_it(
+    midway,
+):
+    InvoiceFactory()
+    frozen = spawn_python(FROZEN_MIDWAY, midway)
+    try:
+        pid = int(frozen.stdout.readline())
+        for_the_client = "state = 'active' AND wait_event_type = 'Client'"
+        for_twice_its_ttl = "clock_timestamp() > xact_start + interval '2 s'"
+        wait_for(lambda: backends(f"pid = {pid} AND {for_the_client} AND {for_twice_its_ttl}"))
+        assert refused().declined.reason == "busy"
+        blocked = manage("runlease", "break", "job", "--yes")
+        assert blocked.returncode != 0
+        assert f"its row is locked by process {pid} (" in blocked.stderr
+        assert "--force ends them" in blocked.stderr
+        assert RunLease.objects.get().token is not None
+        forced = manage("runlease", "break", "job", "--yes", "--force")
+        assert forced.returncode == 0, forced.stderr
+        assert granted().generation == 3
+        frozen.send_signal(SIGCONT)
+        out, err = frozen.communicate(timeout=DEADLINE)
+    finally:
+        frozen.send_signal(SIGKILL)
+        frozen.communicate()
+    assert (out, frozen.returncode) == ("", 1)
+    assert "AdminShutdown" in err or "OperationalError" in err
+    assert [each.charged_by for each in Invoice.objects.all()] == [""]
+
+
 def is_broken():
     try:
         store.break_lease("job", "default", by="ann")
