@@ -11,8 +11,11 @@ from __future__ import annotations
 import json
 import unicodedata
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation, Overflow
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +25,7 @@ from django.db.models import Q
 from . import store
 from .clock import Now
 from .exceptions import RunLeaseError
-from .fencing import Lease, fenced
+from .fencing import Lease, database, fenced
 from .models import Effect, EffectState
 from .text import storable
 
@@ -34,6 +37,13 @@ _DURABLE = """
 KIND_LENGTH = 100
 KEY_LENGTH = 1_000
 """What a unique index can hold, together with the lease's name and the kind."""
+
+_EXACT = Context(
+    prec=KEY_LENGTH, Emax=KEY_LENGTH, Emin=-KEY_LENGTH, traps=[Inexact, InvalidOperation, Overflow]
+)
+
+
+_PLAIN = "text, numbers, None, lists and dicts"
 
 
 class PendingEffect:
@@ -65,7 +75,7 @@ class PendingEffect:
 
     @result.setter
     def result(self, value: object) -> None:
-        result = json.loads(_as_json(value, "an effect's result"))
+        result = json.loads(_as_json(value, f"an effect's result is of {_PLAIN}", _refuse))
         if any(storable(text) != text for text in _texts(result)):
             raise ValueError("an effect's result has neither NUL nor lone surrogates in its text")
         self._result = result
@@ -80,9 +90,14 @@ class PendingEffect:
 def effect(lease: Lease, kind: str, key: tuple[object, ...]) -> Iterator[PendingEffect]:
     """Begin an external action, and confirm it at the end of the block.
 
+    A *key* is of text, numbers, None, lists and dicts, compared as JSON: 1, 1.0, True and ``"1"``
+    are four keys. A UUID, a date, an aware datetime and a Decimal are the same key as their text:
+    ``str(uuid)``, ISO 8601, in UTC with six digits of a second and a ``Z`` for a datetime, and for
+    a Decimal its digits without zeros at the end.
+
     An exception leaves it uncertain, unless the block has called ``failed()``. Raises LeaseLost
     where the lease is lost, before or after; ValueError for a kind or key that cannot be kept;
-    RunLeaseError within an open transaction, which would take the intention back.
+    RunLeaseError within an open transaction of the lease's database, by whatever alias.
     """
     what = {"lease_name": lease.name, "kind": _check_kind(kind), "key": _check_key(key)}
     _refuse_open_transaction(lease.alias)
@@ -164,7 +179,8 @@ def _check_kind(kind: object) -> str:
 
 
 def _check_key(key: tuple[object, ...]) -> str:
-    text = _as_json(key, "an effect's key")
+    what = f"an effect's key is of {_PLAIN}, or UUIDs, dates, aware datetimes and Decimals"
+    text = _as_json(key, what, _as_text)
     if len(text) > KEY_LENGTH:
         raise ValueError(
             f"an effect's key has at most {KEY_LENGTH} characters as JSON: {text[:40]}…"
@@ -172,13 +188,47 @@ def _check_key(key: tuple[object, ...]) -> str:
     return text
 
 
-def _as_json(value: object, what: str) -> str:
+def _as_json(value: object, what: str, default: Callable[[object], str]) -> str:
     try:
         if not all(isinstance(text, str) for text in _texts(value)):
             raise TypeError("a dict's keys are text")
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return json.dumps(
+            value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=default
+        )
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{what} is of text, numbers, None, lists and dicts: {error}") from None
+        raise ValueError(f"{what}: {error}") from None
+
+
+def _refuse(value: object) -> str:
+    raise TypeError(
+        f"a value of the type {type(value).__name__} is not JSON serializable: give its text, or "
+        "the primary key of a model's instance"
+    )
+
+
+def _as_text(value: object) -> str:
+    """What stands for a part of a key that JSON does not know: one text for equal values."""
+    match value:
+        case UUID():
+            return str(value)
+        case datetime():
+            if value.utcoffset() is None:
+                raise TypeError(f"{value.isoformat()} has no UTC offset: give an aware datetime")
+            utc = value.astimezone(UTC).replace(tzinfo=None)
+            return utc.isoformat(timespec="microseconds") + "Z"
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return _digits(value)
+    return _refuse(value)
+
+
+def _digits(value: Decimal) -> str:
+    if value.is_finite():
+        with suppress(DecimalException):
+            # plus() makes -0 into 0.
+            return f"{_EXACT.plus(_EXACT.normalize(value)):f}"
+    raise TypeError(f"the Decimal {value} is not finite, or too long")
 
 
 def _texts(value: object) -> Iterator[Any]:
@@ -195,8 +245,21 @@ def _texts(value: object) -> Iterator[Any]:
 
 
 def _refuse_open_transaction(alias: str) -> None:
-    if store.is_in_transaction(alias):
+    opened = [
+        connection.alias
+        for connection in connections.all(initialized_only=True)
+        if connection.connection is not None and store.is_in_transaction(connection.alias)
+    ]
+    if alias in opened or any(_is_the_same(other, alias) for other in opened):
         raise RunLeaseError(
-            "an effect cannot begin within an open transaction: a rollback would take back that "
-            "the action was begun. Leave the transaction or the fence first"
+            "an effect cannot begin within an open transaction of its lease's database: a rollback "
+            "would take back what belongs to the action, and not the action. Leave the "
+            "transaction or the fence first"
         )
+
+
+def _is_the_same(other: str, alias: str) -> bool:
+    # Apart, because a transaction that has failed takes no query.
+    return connections[other].vendor == "postgresql" and bool(
+        store.apart(other, partial(database, other)) == database(alias)
+    )

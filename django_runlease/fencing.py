@@ -79,7 +79,11 @@ _RAISE_MARK = """
      WHERE mark.generation < excluded.generation
         OR (mark.generation = excluded.generation AND mark.token = excluded.token)
 """
-
+_AHEAD = (
+    "its FenceMark in the database {alias!r} is of a later claim, as after a restore of the "
+    "lease's database. Once no other holder is at work, delete the mark there: "
+    "DELETE FROM {table} WHERE lease_name = '{name}'"
+)
 
 _PATIENCE_MS = "100"
 """How long a mark's lock is awaited before it is looked at again."""
@@ -112,15 +116,17 @@ def fenced(
     a frozen one would keep claims and breaks out for ever; its next statement raises Django's
     DatabaseError, and nothing is written.
 
-    Raises LeaseLost, before the block runs, if the lease is no longer ours; the block's writes are
-    rolled back together with the transaction around it.
+    Raises LeaseLost, before the block runs, if the lease is no longer ours. A LeaseLost that leaves
+    the block rolls back the atomic block around it too, even if it is caught there: as after a
+    database error, that block takes no query any more. Whoever wants to go on in a transaction
+    gives the fence an atomic block of its own.
     """
     alias = using or lease.alias
     elsewhere = alias != lease.alias and not _is_one_database(alias, lease.alias)
     seconds = None if idle is None else duration(idle).total_seconds()
     if elsewhere and not store.is_in_transaction(alias) and not store.in_test(alias):
         _raise_mark_ahead(lease, alias)
-    with _as_committed(alias), transaction.atomic(using=alias):
+    with _as_committed(alias), _refusing_what_is_around(alias), transaction.atomic(using=alias):
         with _told_from_conflict(lease):
             if elsewhere:
                 _lock_mark(lease, alias, seconds)
@@ -135,12 +141,29 @@ def _as_committed(alias: str) -> Iterator[None]:
     if not store.in_test(alias) or store.is_in_transaction(alias):
         yield
         return
+    settings = _settings(alias)
+    yield
     with connections[alias].cursor() as cursor:
-        cursor.execute(_SETTINGS)
-        settings = dict(cursor.fetchall())
-        yield
         for setting in settings.items():
             cursor.execute("SELECT set_config(%s, %s, true)", setting)
+
+
+def _settings(alias: str) -> dict[str, str]:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_SETTINGS)
+        return dict(cursor.fetchall())
+
+
+@contextmanager
+def _refusing_what_is_around(alias: str) -> Iterator[None]:
+    """Keep a worker that lost its lease from committing what it wrote around the fence."""
+    try:
+        yield
+    except LeaseLost:
+        # Without an atomic block the caller has turned autocommit off, and decides alone.
+        if connections[alias].in_atomic_block and store.is_in_transaction(alias):
+            transaction.set_rollback(True, using=alias)
+        raise
 
 
 @contextmanager
@@ -167,14 +190,16 @@ def _lock(lease: Lease, alias: str, idle: float | None) -> None:
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         if not cursor.fetchone()[0]:
-            raise _lost(lease)
+            raise _lost(lease, "this transaction's snapshot is older than the claim")
 
 
 def _lock_mark(lease: Lease, alias: str, idle: float | None) -> None:
     _raise_mark(lease, alias, lock=" FOR SHARE")
     # After the mark is locked: a newer holder waits for it before it writes there.
     ours = RunLease.objects.using(lease.alias).filter(name=lease.name, token=lease.token)
-    ttl = ours.values_list("ttl").first()
+    first = ours.values_list("ttl").first
+    # A transaction that is open there may see the lease as it was before a takeover.
+    ttl = store.apart(lease.alias, first) if store.is_in_transaction(lease.alias) else first()
     if ttl is None:
         raise _lost(lease)
     values: dict[str, Any] = {"token": lease.token, "ttl": ttl[0], "idle": idle}
@@ -189,7 +214,7 @@ def _raise_mark(lease: Lease, alias: str, lock: str = "") -> None:
     with connections[alias].cursor() as cursor:
         cursor.execute(_with_table(_RAISE_MARK, alias), ours)
         if not cursor.rowcount:
-            raise _lost(lease)
+            raise _lost(lease, _ahead(lease, alias))
 
 
 def _raise_mark_ahead(lease: Lease, alias: str) -> None:
@@ -214,8 +239,13 @@ def _is_marked(lease: Lease, alias: str, lock: str = "") -> bool:
         return True
     # Not by the upsert alone, which would await the end of the newer holder's fence.
     if generation >= lease.generation:
-        raise _lost(lease)
+        raise _lost(lease, _ahead(lease, alias))
     return False
+
+
+def _ahead(lease: Lease, alias: str) -> str:
+    name = lease.name.replace("'", "''")
+    return _AHEAD.format(alias=alias, table=FenceMark._meta.db_table, name=name)
 
 
 def _with_table(statement: str, alias: str) -> str:
@@ -223,11 +253,11 @@ def _with_table(statement: str, alias: str) -> str:
 
 
 def _is_one_database(alias: str, other: str) -> bool:
-    """Whether two aliases lead to one database of one server: found out, not taken from names."""
-    return bool(_database(alias) == _database(other))
+    return bool(database(alias) == database(other))
 
 
-def _database(alias: str) -> Any:
+def database(alias: str) -> Any:
+    """Which database of which server *alias* leads to: found out, not taken from its settings."""
     with connections[store.write_alias(alias)].cursor() as cursor:
         cursor.execute(_DATABASE)
         return cursor.fetchone()
@@ -237,17 +267,42 @@ def _is_ours_now(lease: Lease) -> bool:
     return store.is_ours_now(lease.name, lease.token, lease.alias)
 
 
-def _lost(lease: Lease) -> LeaseLost:
+def _lost(lease: Lease, otherwise: str = "it was not a moment ago") -> LeaseLost:
     if _is_ours_now(lease):
-        return LeaseLost(
-            lease.name,
-            "the lease is ours, but not as this transaction sees it: its snapshot is older than "
-            "the claim, or the FenceMark of this database is ahead of a restored lease",
-        )
+        return LeaseLost(lease.name, f"the lease is ours, but {otherwise}")
     error = LeaseLost(lease.name, "the lease is no longer ours, so nothing is written")
     if lose := getattr(lease, "lose", None):
         lose(store.Loss(reason="taken", detail=error.detail))
     return error
+
+
+def refuse_left_open(lease: Lease) -> None:
+    """Raise RunLeaseError if *lease* still fences a transaction that is open in this thread: a
+    release would wait for itself."""
+    left_open = any(
+        str(lease.token) in _settings(connection.alias)["runlease.fence"].split()
+        for connection in connections.all(initialized_only=True)
+        if connection.vendor == "postgresql" and store.takes_queries(connection.alias)
+    )
+    if left_open:
+        raise RunLeaseError(
+            f"{lease.name}: a fence of this lease is open until the transaction around it ends: "
+            "end that before release()"
+        )
+
+
+@contextmanager
+def lock_told(lease: Lease) -> Iterator[None]:
+    """Raise RunLeaseError, with the remedy, where the lease's row stays locked."""
+    try:
+        yield
+    except OperationalError as error:
+        if not store.is_contention(error):
+            raise
+        raise RunLeaseError(
+            f"{lease.name}: its row is locked by a transaction that goes on, such as one around a "
+            "fence in another thread or process: end that before release()"
+        ) from error
 
 
 def fenced_update(lease: Lease, queryset: QuerySet[Any], values: dict[str, Any]) -> int:

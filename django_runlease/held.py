@@ -251,7 +251,8 @@ class HeldLease:
 
         While the block, or a transaction around it, is open, nobody can take over. *using* names
         another database for the caller's data; *idle* is how long the block may be silent there,
-        the ttl if it is not given. Raises LeaseLost, and rolls back, if somebody has taken over.
+        the ttl if it is not given. Raises LeaseLost if somebody has taken over: then the atomic
+        block around the fence is rolled back too, even if it catches that.
         """
         self._refuse_if_ended()
         return self._fence(using, idle)
@@ -270,7 +271,7 @@ class HeldLease:
             with self._lock:
                 self._open_fences -= counted
 
-    def fenced_update(self, queryset: QuerySet[Any], **values: Any) -> int:
+    def fenced_update(self, queryset: QuerySet[Any], /, **values: Any) -> int:
         """``queryset.update(**values)`` in a fence of its own; the number of rows, maybe 0.
 
         Raises LeaseLost, which "no row matched" never does.
@@ -278,7 +279,7 @@ class HeldLease:
         self._refuse_if_ended()
         return fencing.fenced_update(self, queryset, values)
 
-    def fenced_delete(self, queryset: QuerySet[Any]) -> int:
+    def fenced_delete(self, queryset: QuerySet[Any], /) -> int:
         """``queryset.delete()`` in a fence of its own; the number of its rows. Raises LeaseLost."""
         self._refuse_if_ended()
         return fencing.fenced_delete(self, queryset)
@@ -297,7 +298,8 @@ class HeldLease:
         """Free the lease; the history says that the run succeeded.
 
         Returns False, and changes nothing, if the lease was no longer ours, or this was done
-        before. Raises RunLeaseError while a fence of it is open, and Django's database errors.
+        before. Raises RunLeaseError while a fence of it is open, which it is until the end of the
+        transaction around it, or its row is kept locked; and Django's database errors.
         """
         return self.end(Closing(outcome=Outcome.SUCCEEDED))
 
@@ -311,6 +313,7 @@ class HeldLease:
                 raise RunLeaseError(
                     f"{self.name}: a fence of this lease is open: leave its block before release()"
                 )
+            fencing.refuse_left_open(self)
             if self._beating:
                 # Before the release, so that no beat takes the freed lease for a lost one.
                 heartbeat.stop(self)
@@ -318,7 +321,8 @@ class HeldLease:
                 stalled = self.lost_reason == "stalled"
                 outcome = Outcome.STALLED if stalled else Outcome.LOST
                 closing = replace(closing, outcome=outcome, reason=str(self.loss))
-            loss = store.release(self._claimed, closing, at_least=self._terms.at_least)
+            with fencing.lock_told(self):
+                loss = store.release(self._claimed, closing, at_least=self._terms.at_least)
             self._ended = True
         if loss:
             self.lose(loss)

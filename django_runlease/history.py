@@ -12,9 +12,18 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import DateTimeField, DurationField, Field, Model, QuerySet
+from django.db.models import (
+    DateTimeField,
+    DurationField,
+    Field,
+    Model,
+    OuterRef,
+    QuerySet,
+    Subquery,
+)
 
 from .clock import Epoch, Now, utc
+from .holder import is_dead
 from .models import Effect, EffectState, Run, RunLease
 
 Row = dict[str, Any]
@@ -66,17 +75,33 @@ def effects(
 ) -> list[Row]:
     """The *limit* newest external actions, of all leases or of *name*, in one query.
 
-    With *uncertain*, only those that were begun and not confirmed: what somebody has to look at,
-    unless their job is still at it. The one first begun last comes first. ``key`` is as it was
-    given. Raises ValueError for a limit that is not a positive whole number.
+    With *uncertain*, only what somebody has to look at: those that were begun and not confirmed,
+    by a holder that does not hold the lease any more, or is seen to be dead. The one first begun
+    last comes first. ``key`` is as it was given. Raises ValueError for a limit that is not a
+    positive whole number.
     """
     limit = _checked(limit)
-    found = Effect.objects.using(alias)
+    found = Effect.objects.using(alias).order_by("-pk")
     if name is not None:
         found = found.filter(lease_name=name)
-    if uncertain:
-        found = found.filter(state=EffectState.STARTED)
-    return [_finish_effect(row) for row in _read(found.order_by("-pk")[:limit])]
+    rows = _read_uncertain(found)[:limit] if uncertain else _read(found[:limit])
+    return [_finish_effect(row) for row in rows]
+
+
+def _read_uncertain(found: QuerySet[Effect]) -> list[Row]:
+    """Those that were begun and not confirmed, and that nobody is at."""
+    holder = RunLease.objects.filter(
+        name=OuterRef("lease_name"), generation=OuterRef("generation"), expires_at__gt=Now()
+    )
+    started = found.filter(state=EffectState.STARTED).annotate(
+        host=Subquery(holder.values("host")), process=Subquery(holder.values("holder_process"))
+    )
+    rows = _read(started, "host", "process")
+    return [row for row in rows if not _is_at_work(row.pop("host"), row.pop("process"))]
+
+
+def _is_at_work(host: str | None, process: Any) -> bool:
+    return host is not None and not is_dead(host, process)
 
 
 def _finish_effect(row: Row) -> Row:

@@ -110,15 +110,8 @@ class InstallFunctions(RunSQL):
             super()._run_sql(schema_editor, sqls)  # type: ignore[misc]
 
 
-class RequireFence(Operation):
-    """A migration operation: *model_name*'s table takes writes only in a fence of *lease*.
-
-    Raw SQL and ``psql`` included. Not covered: TRUNCATE, direct writes to partitions, sessions
-    with ``session_replication_role = replica``, and an owner who disables the trigger. Its cost
-    is one row lookup for each statement, however many rows that writes.
-
-    The migration depends on ``("runlease", "0002_fencing")``.
-    """
+class _FenceOperation(Operation):
+    """What makes or takes away the trigger of one table for one lease."""
 
     reversible = True
     reduces_to_sql = True
@@ -136,6 +129,30 @@ class RequireFence(Operation):
     def state_forwards(self, app_label: str, state: ProjectState) -> None:
         """The models stay as they are."""
 
+    def _execute(self, statement: str, app_label: str, editor: Any, state: ProjectState) -> None:
+        model = state.apps.get_model(app_label, self.model_name)
+        if _belongs(editor.connection, model):
+            table, lease = editor.quote_name(model._meta.db_table), _literal(self.lease)
+            sql = statement.format(trigger=self.trigger, table=table, lease=lease)
+            editor.execute(sql, None)
+
+
+_CREATE_TRIGGER = (
+    "CREATE TRIGGER {trigger} BEFORE INSERT OR UPDATE OR DELETE ON {table} "
+    "FOR EACH STATEMENT EXECUTE FUNCTION runlease_require_fence({lease})"
+)
+
+
+class RequireFence(_FenceOperation):
+    """A migration operation: *model_name*'s table takes writes only in a fence of *lease*.
+
+    Raw SQL and ``psql`` included. Not covered: TRUNCATE, direct writes to partitions, sessions
+    with ``session_replication_role = replica``, and an owner who disables the trigger. Its cost
+    is one row lookup for each statement, however many rows that writes.
+
+    The migration depends on ``("runlease", "0002_fencing")``. A later one ends it with DropFence.
+    """
+
     def database_forwards(
         self,
         app_label: str,
@@ -143,9 +160,7 @@ class RequireFence(Operation):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        model = to_state.apps.get_model(app_label, self.model_name)
-        if _belongs(schema_editor.connection, model):
-            schema_editor.execute(self._create(schema_editor, model), None)
+        self._execute(_CREATE_TRIGGER, app_label, schema_editor, to_state)
 
     def database_backwards(
         self,
@@ -154,18 +169,8 @@ class RequireFence(Operation):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        model = from_state.apps.get_model(app_label, self.model_name)
-        if _belongs(schema_editor.connection, model):
-            table = schema_editor.quote_name(model._meta.db_table)
-            schema_editor.execute(f"DROP TRIGGER IF EXISTS {self.trigger} ON {table}", None)
-
-    def _create(self, schema_editor: Any, model: Any) -> str:
-        table = schema_editor.quote_name(model._meta.db_table)
-        lease = _literal(self.lease)
-        return (
-            f"CREATE TRIGGER {self.trigger} BEFORE INSERT OR UPDATE OR DELETE ON {table} "
-            f"FOR EACH STATEMENT EXECUTE FUNCTION runlease_require_fence({lease})"
-        )
+        statement = "DROP TRIGGER IF EXISTS {trigger} ON {table}"
+        self._execute(statement, app_label, schema_editor, from_state)
 
     def describe(self) -> str:
         return f"Require a fence of the lease {self.lease!r} for writes to {self.model_name}"
@@ -173,6 +178,42 @@ class RequireFence(Operation):
     @property
     def migration_name_fragment(self) -> str:
         return f"require_fence_{self.model_name.lower()}"
+
+
+class DropFence(_FenceOperation):
+    """A migration operation that ends what ``RequireFence(model_name, lease)`` has begun.
+
+    Backwards it requires the fence again. Migrating raises Django's DatabaseError where no fence
+    of *lease* is required for the table, as after a slip in its name.
+    """
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        # Without IF EXISTS: the table would stay as it is, and nobody would be told.
+        self._execute("DROP TRIGGER {trigger} ON {table}", app_label, schema_editor, from_state)
+
+    def database_backwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        self._execute(_CREATE_TRIGGER, app_label, schema_editor, to_state)
+
+    def describe(self) -> str:
+        return (
+            f"No longer require a fence of the lease {self.lease!r} for writes to {self.model_name}"
+        )
+
+    @property
+    def migration_name_fragment(self) -> str:
+        return f"drop_fence_{self.model_name.lower()}"
 
 
 def _belongs(connection: BaseDatabaseWrapper, model: Any) -> bool:
@@ -283,6 +324,9 @@ def _follow(operation: Operation, node: Node, wanted: Wanted) -> None:
     app_label = node[0]
     if isinstance(operation, RequireFence):
         wanted.setdefault((app_label, operation.model_name.lower()), []).append((operation, node))
+    elif isinstance(operation, DropFence):
+        there = wanted.get((app_label, operation.model_name.lower()), [])
+        there[:] = [each for each in there if each[0].lease != operation.lease]
     elif isinstance(operation, RenameModel):
         if moved := wanted.pop((app_label, operation.old_name_lower), None):
             wanted[app_label, operation.new_name_lower] = moved

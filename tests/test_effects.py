@@ -4,20 +4,27 @@ import json
 import math
 import re
 import threading
+import uuid
 from contextlib import ExitStack
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from io import StringIO
 from signal import SIGKILL
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
 
-from django_runlease import LeaseLost, RunLeaseError, claim
+from django_runlease import LeaseLost, RunLeaseError, claim, store
 from django_runlease.effects import KEY_LENGTH, KIND_LENGTH, _written_down
-from django_runlease.models import Effect, EffectState
+from django_runlease.holder import this_process
+from django_runlease.models import Effect, EffectState, RunLease
 from example_project.billing import provider
 from example_project.billing.models import Invoice
 
+from .databases import further_alias
 from .factories import InvoiceFactory, RunLeaseFactory
 from .support import DEADLINE, elsewhere, expire, granted, manage, together
 
@@ -219,11 +226,45 @@ def test_what_one_attempt_has_confirmed_stays_whatever_a_later_one_says(held):
 
 
 def test_an_effect_in_an_open_transaction_or_fence_is_refused(held):
+    told = "an effect cannot begin within an open transaction of its lease's database: "
     for around in (transaction.atomic, held.fence):
-        with around(), pytest.raises(RunLeaseError, match="an effect cannot begin within an open"):
+        with around(), pytest.raises(RunLeaseError, match=told):
             with held.effect("charge", 7):
                 raise AssertionError("entered")
     assert not Effect.objects.exists()
+
+
+@pytest.mark.parametrize("around", ["transaction", "failed transaction", "fence"])
+def test_an_effect_in_an_open_transaction_of_another_alias_of_its_database_is_refused(
+    held, second, around
+):
+    with held.fence(second) if around == "fence" else transaction.atomic(using=second):
+        if around == "failed transaction":
+            with pytest.raises(IntegrityError), connections[second].cursor() as cursor:
+                cursor.execute("INSERT INTO billing_invoice (id) VALUES (1)")
+        with pytest.raises(RunLeaseError, match="open transaction of its lease's database"):
+            with held.effect("charge", 7):
+                raise AssertionError("entered")
+        transaction.set_rollback(True, using=second)
+    assert not Effect.objects.exists()
+
+
+def test_a_transaction_in_another_database_is_no_obstacle_to_an_effect(held, other):
+    with further_alias("file", ENGINE="tests.databases.sqlite", NAME=":memory:", OPTIONS={}):
+        with transaction.atomic(using=other), transaction.atomic(using="file"):
+            with held.effect("charge", 7):
+                Invoice.objects.using(other).update(cents=1)
+    assert state() == EffectState.CONFIRMED
+
+
+def test_an_alias_without_an_open_transaction_costs_an_effect_nothing(
+    held, second, django_assert_num_queries
+):
+    with CaptureQueriesContext(connection) as without, held.effect("charge", 7):
+        pass
+    connections[second].ensure_connection()
+    with django_assert_num_queries(len(without)), held.effect("charge", 8):
+        pass
 
 
 def test_no_transaction_is_open_in_the_block(held):
@@ -265,6 +306,48 @@ def test_1_is_not_the_text_1_nor_is_another_lease_or_kind_the_same_effect(held):
     audit.release()
 
 
+ID = uuid.UUID("0b1bd2a4-2b30-4f2c-8f0b-3f6c5b1f6d2e")
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (ID, str(ID)),
+        (date(2026, 11, 30), "2026-11-30"),
+        (NOON, "2026-11-30T12:00:00.000000Z"),
+        (NOON.astimezone(ZoneInfo("America/New_York")), "2026-11-30T12:00:00.000000Z"),
+        (Decimal("19.50"), "19.5"),
+        (Decimal("1E+2"), "100"),
+        (Decimal("-0.00"), "0"),
+        (Decimal("1") / 3, "0.3333333333333333333333333333"),
+    ],
+    ids=repr,
+)
+def test_what_json_does_not_know_is_the_same_key_as_its_text_and_no_other(held, given, text):
+    with held.effect("charge", given, [{"a": given}]) as effect:
+        pass
+    with held.effect("charge", text, [{"a": text}]) as again:
+        assert again.confirmed
+    with held.effect("charge", {"given": given}) as another:
+        assert another.key != effect.key
+
+
+@pytest.mark.parametrize("numbers", [("1.50", "1.5"), ("100", "1E+2"), ("0", "-0.000")])
+def test_equal_decimals_are_one_key_however_they_are_written(held, numbers):
+    for number in numbers:
+        with held.effect("charge", Decimal(number)) as effect:
+            pass
+    assert effect.confirmed
+
+
+def test_an_instant_is_one_key_in_the_hour_that_a_zone_has_twice(held):
+    zone = ZoneInfo("Europe/Berlin")
+    for fold in (0, 1):
+        with held.effect("charge", datetime(2026, 10, 25, 2, 30, tzinfo=zone, fold=fold)) as effect:
+            assert not effect.confirmed
+
+
 def test_the_order_of_a_dicts_keys_does_not_matter(held):
     with held.effect("charge", {"a": 1, "b": 2}), held.effect("charge", {"b": 2, "a": 1}) as second:
         assert second.uncertain
@@ -290,6 +373,15 @@ for _ in range(100_000):
         (CIRCLE, "recursion"),
         (DEEP, "recursion"),
         (10**5000, "4300 digits"),
+        (datetime(2026, 11, 30), "has no UTC offset: give an aware datetime"),  # noqa: DTZ001
+        (timedelta(1), "a value of the type timedelta is not JSON serializable: give its text"),
+        (Invoice(pk=7), "of the type Invoice .*, or the primary key of a model's instance"),
+        (Decimal("NaN"), "the Decimal NaN is not finite"),
+        (Decimal("sNaN"), "is not finite"),
+        (Decimal("-Infinity"), "is not finite"),
+        (Decimal("1E+1000000"), "is not finite, or too long"),
+        (Decimal("1E-1000000"), "is not finite, or too long"),
+        (Decimal(7).scaleb(-KEY_LENGTH), "is not finite, or too long|at most"),
         ("x" * KEY_LENGTH, f"at most {KEY_LENGTH} characters as JSON"),
         ("é" * (KEY_LENGTH // 6 + 1), f"at most {KEY_LENGTH} characters as JSON"),
     ],
@@ -321,7 +413,7 @@ def test_the_longest_name_kind_and_key_fit_the_index():
 
 
 @pytest.mark.parametrize(
-    "result", [object(), math.nan, {1: 2}, "a\0", {"a": ["\ud800"]}, {"\0": 1}]
+    "result", [object(), ID, math.nan, {1: 2}, "a\0", {"a": ["\ud800"]}, {"\0": 1}]
 )
 def test_a_result_that_cannot_be_kept_is_refused_where_it_is_set(held, result):
     with held.effect("charge", 7) as effect:
@@ -375,6 +467,7 @@ def some(held):
     other = claim("other", ttl=60, heartbeat=False)
     crash(other, {"a": None})
     other.release()
+    held.release()
 
 
 def test_the_effects_are_listed_newest_first_with_what_they_gave(some):
@@ -412,6 +505,44 @@ def test_as_json_an_effect_has_the_models_fields_with_its_key_as_it_was_given(so
         "finished_at": f"{row.finished_at:%Y-%m-%dT%H:%M:%S.%fZ}",
     }
     assert json.loads(run("job", "--uncertain", "--json"))[0]["finished_at"] is None
+
+
+def uncertain():
+    return [each["key"] for each in json.loads(run("--uncertain", "--json"))]
+
+
+def test_an_attempt_that_goes_on_is_not_for_a_person_to_look_at(held):
+    with held.effect("charge", 7):
+        assert uncertain() == []
+        assert [each["state"] for each in json.loads(run("--json"))] == ["started"]
+        assert run("--uncertain") == "No effect is uncertain.\n"
+    crash(held, 8)
+    held.release()
+    assert uncertain() == [[8]]
+
+
+@pytest.mark.parametrize("gone", ["expired", "taken over", "broken", "dead", "deleted"])
+def test_an_attempt_whose_holder_is_gone_is_for_a_person_to_look_at(held, gone):
+    crash(held, 7)
+    row = RunLease.objects.filter(name="job")
+    if gone in ("expired", "taken over"):
+        expire()
+    if gone == "taken over":
+        elsewhere(granted)
+    elif gone == "broken":
+        store.break_lease("job", "default", by="ann")
+    elif gone == "dead":
+        row.update(holder_process={**this_process().process, "start": 1})
+    elif gone == "deleted":
+        row.delete()
+    assert uncertain() == [[7]]
+
+
+@pytest.mark.parametrize("told", [None, {"pid": None}, {"pid": 1, "boot_id": "another"}])
+def test_a_holder_that_cannot_be_judged_from_here_counts_as_at_work(held, told):
+    crash(held, 7)
+    RunLease.objects.update(holder_process=told)
+    assert uncertain() == []
 
 
 @pytest.mark.django_db
@@ -490,6 +621,7 @@ def test_of_the_uncertain_effects_none_is_left_out(held):
     for number in range(25):
         with pytest.raises(ZeroDivisionError), held.effect("charge", number):
             raise ZeroDivisionError
+    held.release()
     assert len(json.loads(run("--uncertain", "--json"))) == 25
     assert len(json.loads(run("--json"))) == 20
 

@@ -1,6 +1,7 @@
 """A fence where the data is not in the lease's database; or is, by another name."""
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 from django.db import DatabaseError, connections, transaction
@@ -8,7 +9,7 @@ from django.utils import timezone
 
 from django_runlease import LeaseLost, RunLeaseError, claim, store
 from django_runlease.fencing import fenced
-from django_runlease.models import FenceMark, RunLease
+from django_runlease.models import FenceMark, Run, RunLease
 from example_project.billing.models import Invoice
 
 from .databases import further_alias
@@ -110,6 +111,19 @@ def test_a_stale_holder_is_refused_there_before_the_new_one_has_come_if_its_row_
     assert not Invoice.objects.using(other).exists()
 
 
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_a_snapshot_of_the_leases_database_does_not_hide_a_takeover(other, isolation):
+    late = granted()
+    with transaction.atomic():
+        with connections["default"].cursor() as cursor:
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+        assert RunLease.objects.get().token == late.token
+        elsewhere(taken_over)
+        with pytest.raises(LeaseLost):
+            write(late, other)
+    assert not Invoice.objects.using(other).exists()
+
+
 def test_an_equal_generation_with_another_token_is_refused(other):
     claimed = granted()
     FenceMark.objects.using(other).create(
@@ -120,15 +134,28 @@ def test_an_equal_generation_with_another_token_is_refused(other):
     assert not Invoice.objects.using(other).exists()
 
 
-def test_a_mark_ahead_of_a_restored_lease_is_named_and_the_lease_is_not_lost(other):
-    FenceMark.objects.using(other).create(lease_name="job", generation=7, token="0" * 32)
-    held = claim("job", ttl=60, heartbeat=False)
-    with pytest.raises(LeaseLost, match="ours, but .* FenceMark of this database is ahead"):
-        with held.fence(using=other):
+@pytest.mark.parametrize("name", ["job", "O'Hara's job"])
+def test_a_mark_ahead_of_a_restored_lease_is_told_with_the_statement_that_takes_it_away(
+    other, name
+):
+    """The lease's database was restored, so its generations begin again below the mark's."""
+    with fenced(granted(name), other):
+        FenceMark.objects.using(other).update(generation=7, token="0" * 32)
+    RunLease.objects.all().delete()
+    Run.objects.all().delete()
+    held = claim(name, ttl=60, heartbeat=False)
+    assert held.generation == 1
+    for around in (transaction.atomic, nullcontext):
+        with around(), pytest.raises(LeaseLost) as caught, held.fence(other):
             raise AssertionError("entered")
-    assert held.lost_reason is None
-    held.check()
-    assert held.release()
+    assert not held.lost.is_set()
+    told, statement = str(caught.value).split("delete the mark there: ")
+    assert "the lease is ours, but its FenceMark in the database 'other'" in told
+    with connections[other].cursor() as cursor:
+        cursor.execute(statement)
+    write(held, other)
+    assert marks(other) == [(name, 1, held.token)]
+    assert held.release() is True
 
 
 def test_a_mark_of_an_older_generation_is_raised(other):

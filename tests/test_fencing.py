@@ -1,9 +1,11 @@
 import sys
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 import pytest
+from django.core.exceptions import FieldDoesNotExist
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test import TestCase
 
@@ -30,6 +32,7 @@ from .support import (
     expire,
     granted,
     manage,
+    open_transaction,
     refused,
     spawn_python,
     together,
@@ -223,6 +226,73 @@ def test_a_held_lease_is_not_released_while_its_fence_is_open():
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", ["fence", "update", "second alias", "no autocommit"])
+def test_a_release_before_the_end_of_the_transaction_around_a_fence_is_refused(way, second):
+    held = claim("job", ttl=60, heartbeat=False)
+    alias = second if way == "second alias" else "default"
+    too_early = pytest.raises(RunLeaseError, match="until the transaction around it ends")
+    if way == "no autocommit":
+        transaction.set_autocommit(False)
+        try:
+            with held.fence():
+                InvoiceFactory()
+            with too_early:
+                held.release()
+            transaction.commit()
+        finally:
+            transaction.set_autocommit(True)
+    else:
+        with transaction.atomic(using=alias):
+            if way == "update":
+                held.fenced_update(Invoice.objects.all(), cents=1)
+            else:
+                with held.fence(alias):
+                    pass
+            with too_early:
+                held.release()
+    assert held.release() is True
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("before", ["nothing", "a fence that was rolled back", "another's fence"])
+def test_in_a_transaction_without_an_open_fence_of_it_a_lease_is_released(before):
+    held = claim("job", ttl=60, heartbeat=False)
+    another = granted("another")
+    with transaction.atomic():
+        if before == "a fence that was rolled back":
+            with pytest.raises(ZeroDivisionError), held.fence():
+                raise ZeroDivisionError
+        elif before == "another's fence":
+            with fence(another):
+                pass
+        assert held.release() is True
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("failed", ["on the server", "by Django's judgement"])
+def test_a_lease_is_released_although_the_callers_transaction_has_failed(failed):
+    held = claim("job", ttl=60, heartbeat=False)
+    with transaction.atomic():
+        if failed == "on the server":
+            with pytest.raises(IntegrityError):
+                InvoiceFactory(cents=-1)
+        else:
+            InvoiceFactory()
+            transaction.set_rollback(True)
+        assert held.release() is True
+        transaction.set_rollback(True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_release_that_another_transaction_keeps_waiting_says_so_and_can_be_repeated():
+    held = claim("job", ttl=60, heartbeat=False)
+    with open_transaction("SELECT 1 FROM runlease_runlease FOR KEY SHARE"):
+        with pytest.raises(RunLeaseError, match="locked by a transaction that goes on"):
+            held.release()
+    assert held.release() is True
+
+
+@pytest.mark.django_db(transaction=True)
 def test_writes_race_with_takeovers_and_none_is_committed_by_a_holder_that_lost():
     """Each fence writes the generation it holds; these may never fall."""
     RunLeaseFactory(name="job", generation=0)
@@ -306,10 +376,59 @@ def test_a_fence_in_a_savepoint_that_is_rolled_back_lets_the_next_claim_in():
         elsewhere(expire)
         assert elsewhere(granted).generation == 2
         InvoiceFactory(customer="unfenced")
-        with pytest.raises(LeaseLost), fence(claimed):
-            raise AssertionError("entered")
-        # The failed fence has taken back its own block, and no more, unless LeaseLost goes on.
     assert [each.customer for each in Invoice.objects.all()] == ["unfenced"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("where", ["at the entry", "in the block"])
+def test_a_caught_leaselost_does_not_let_the_transaction_around_the_fence_commit(where):
+    held = claim("job", ttl=60, heartbeat=False)
+    if where == "at the entry":
+        lose(held)
+    with transaction.atomic():
+        InvoiceFactory()
+        with suppress(LeaseLost), held.fence():
+            held.lose(store.Loss(reason="taken", detail="so says the test"))
+            held.check()
+        assert held.lost.is_set()
+        with pytest.raises(transaction.TransactionManagementError, match="end of the 'atomic'"):
+            InvoiceFactory()
+    assert not Invoice.objects.exists()
+    held.release()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fence_in_an_atomic_block_of_its_own_takes_back_that_one_and_no_more():
+    held = claim("job", ttl=60, heartbeat=False)
+    lose(held)
+    with transaction.atomic():
+        with suppress(LeaseLost), transaction.atomic(), held.fence():
+            raise AssertionError("entered")
+        InvoiceFactory(customer="lost")
+    assert Invoice.objects.get().customer == "lost"
+    held.release()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_autocommit_the_caller_ends_the_transaction_after_a_leaselost():
+    held = claim("job", ttl=60, heartbeat=False)
+    lose(held)
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(LeaseLost), held.fence():
+            raise AssertionError("entered")
+        InvoiceFactory()
+        transaction.rollback()
+    finally:
+        transaction.set_autocommit(True)
+    assert not Invoice.objects.exists()
+    held.release()
+
+
+def lose(held):
+    """Let another take the lease over."""
+    expire(held.name)
+    elsewhere(granted)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -470,6 +589,68 @@ def test_a_process_frozen_inside_a_fence_keeps_no_claim_or_break_out_for_longer_
     assert [each.charged_by for each in Invoice.objects.all()] == [""]
 
 
+FROZEN_MIDWAY = """
+import os
+import signal
+import sys
+from django.db import connection
+from django_runlease import claim
+from example_project.billing.models import Invoice
+
+
+def freeze():
+    print(connection.connection.info.backend_pid, flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+held = claim("job", ttl="1s", heartbeat=False)
+with held.fence():
+    Invoice.objects.update(charged_by="frozen")
+    with connection.connection.cursor() as cursor:
+        if sys.argv[1] == "copy":
+            columns = "customer, cents, charged_by, due_at"
+            with cursor.copy(f"COPY billing_invoice ({columns}) FROM STDIN") as copy:
+                copy.write_row(["x", 1, "frozen", "now"])
+                freeze()
+        else:
+            large = "SELECT repeat('x', 1000) FROM generate_series(1, 100000)"
+            for number, row in enumerate(cursor.stream(large)):
+                number or freeze()
+print("committed", flush=True)
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("midway", ["copy", "answer"])
+def test_a_client_frozen_in_the_middle_of_a_statement_is_not_silent_and_a_forced_break_ends_it(
+    midway,
+):
+    InvoiceFactory()
+    frozen = spawn_python(FROZEN_MIDWAY, midway)
+    try:
+        pid = int(frozen.stdout.readline())
+        for_the_client = "state = 'active' AND wait_event_type = 'Client'"
+        for_twice_its_ttl = "clock_timestamp() > xact_start + interval '2 s'"
+        wait_for(lambda: backends(f"pid = {pid} AND {for_the_client} AND {for_twice_its_ttl}"))
+        assert refused().declined.reason == "busy"
+        blocked = manage("runlease", "break", "job", "--yes")
+        assert blocked.returncode != 0
+        assert f"its row is locked by process {pid} (" in blocked.stderr
+        assert "--force ends them" in blocked.stderr
+        assert RunLease.objects.get().token is not None
+        forced = manage("runlease", "break", "job", "--yes", "--force")
+        assert forced.returncode == 0, forced.stderr
+        assert granted().generation == 3
+        frozen.send_signal(SIGCONT)
+        out, err = frozen.communicate(timeout=DEADLINE)
+    finally:
+        frozen.send_signal(SIGKILL)
+        frozen.communicate()
+    assert (out, frozen.returncode) == ("", 1)
+    assert "AdminShutdown" in err or "OperationalError" in err
+    assert [each.charged_by for each in Invoice.objects.all()] == [""]
+
+
 def is_broken():
     try:
         store.break_lease("job", "default", by="ann")
@@ -535,6 +716,13 @@ def test_a_fenced_delete_gives_the_number_of_rows_and_none_is_no_loss(held):
     assert held.fenced_delete(Invoice.objects.filter(cents=7)) == 3
     assert held.fenced_delete(Invoice.objects.filter(cents=7)) == 0
     assert Invoice.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_field_of_any_name_can_be_updated(held):
+    for name in ("queryset", "lease", "using", "values"):
+        with pytest.raises(FieldDoesNotExist, match=f"no field named '{name}'"):
+            held.fenced_update(Invoice.objects.all(), **{name: 1})
 
 
 @pytest.mark.django_db(transaction=True)

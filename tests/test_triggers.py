@@ -19,11 +19,11 @@ from django.db.migrations.writer import MigrationWriter
 from django.test import TestCase
 from django.utils import timezone
 
-from django_runlease import claim, lease
+from django_runlease import LeaseLost, claim, lease
 from django_runlease.fencing import fenced
 from django_runlease.models import Run
 from django_runlease.testing import take_over_now, unfenced
-from django_runlease.triggers import MIGRATION, RequireFence, faults
+from django_runlease.triggers import MIGRATION, DropFence, RequireFence, faults
 from example_project.billing.models import Invoice
 
 from .factories import InvoiceFactory
@@ -413,6 +413,44 @@ def test_a_table_in_another_database_goes_by_the_mark_of_the_fences_there(claime
     assert Invoice.objects.using(other).count() == 3
 
 
+def test_in_another_database_a_stale_token_opens_a_table_until_the_new_holder_has_fenced_there(
+    claimed, other
+):
+    """The trigger there sees no lease. Only a fence looks at that, and refuses before."""
+
+    def write(token):
+        with transaction.atomic(using=other), connections[other].cursor() as cursor:
+            cursor.execute("SELECT set_config('runlease.fence', %s, true)", [str(token)])
+            cursor.execute(INSERT)
+
+    with required(using=other):
+        with is_refused():
+            write(claimed.token)
+        with is_refused(), fenced(claimed), connections[other].cursor() as cursor:
+            cursor.execute(INSERT)
+        with fenced(claimed, other):
+            pass
+        expire()
+        newer = elsewhere(granted)
+        with pytest.raises(LeaseLost), fenced(claimed, other):
+            raise AssertionError("entered")
+        write(claimed.token)
+        with fenced(newer, other):
+            pass
+        with is_refused():
+            write(claimed.token)
+    assert Invoice.objects.using(other).count() == 1
+
+
+def test_a_bypass_in_another_database_leaves_its_run_there(claimed, other):
+    with required(using=other), transaction.atomic(using=other):
+        with connections[other].cursor() as cursor:
+            cursor.execute("SELECT runlease_bypass('job', 'a wrong amount')")
+            cursor.execute(INSERT)
+    assert Run.objects.using(other).get().reason == "a wrong amount"
+    assert not Run.objects.filter(trigger="bypass").exists()
+
+
 def test_a_mark_in_the_leases_own_database_opens_nothing(claimed, guarded):
     expire()
     elsewhere(granted)
@@ -481,6 +519,77 @@ def test_it_describes_itself_and_can_be_written_into_a_migration():
     text, imports = MigrationWriter.serialize(operation)
     assert "RequireFence" in text
     assert imports == {"import django_runlease.triggers"}
+
+
+# -- ended by a migration
+
+
+@pytest.fixture
+def dropped(migrated):
+    """A third migration has renamed the model; a fourth requires a fence of another lease, and has
+    ended what the second began."""
+    call_command("migrate", "billing", "0004", verbosity=0)
+
+
+def test_a_later_migration_ends_it_and_backwards_requires_it_again(dropped):
+    with fenced(granted("another")):
+        assert execute("DELETE FROM billing_bill") == 0
+    assert messages() == []
+    with transaction.atomic():
+        execute(f"DROP TRIGGER {RequireFence('Bill', 'another').trigger} ON billing_bill")
+        (message,) = messages()
+        assert "of the lease 'another', is missing" in message.msg
+        transaction.set_rollback(True)
+    call_command("migrate", "billing", "0003", verbosity=0)
+    with pytest.raises(DatabaseError, match=re.escape(f'in a fence of the lease "{ODD}"')):
+        execute("DELETE FROM billing_bill")
+    assert messages() == []
+    execute(f"DROP TRIGGER {RequireFence('Invoice', ODD).trigger} ON billing_bill")
+    (message,) = messages()
+    assert "is missing" in message.msg
+    call_command("migrate", "billing", "0002", verbosity=0)
+
+
+def test_of_two_fences_of_a_table_the_named_one_is_dropped(claimed):
+    state = ProjectState.from_apps(apps)
+    with required("job"), required("another"):
+        with connection.schema_editor() as editor:
+            DropFence("Invoice", "another").database_forwards("billing", editor, state, state)
+        with fenced(claimed):
+            InvoiceFactory()
+        with is_refused():
+            InvoiceFactory()
+
+
+def test_a_fence_that_is_not_required_cannot_be_dropped(claimed, guarded):
+    state = ProjectState.from_apps(apps)
+    with pytest.raises(DatabaseError, match=r'trigger .* for table "billing_invoice" does not'):
+        with connection.schema_editor() as editor:
+            DropFence("Invoice", "jbo").database_forwards("billing", editor, state, state)
+    with is_refused():
+        InvoiceFactory()
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_sqlmigrate_shows_what_drops_a_fence(dropped, backwards):
+    out = StringIO()
+    call_command("sqlmigrate", "billing", "0004", backwards=backwards, stdout=out)
+    trigger = RequireFence("Invoice", ODD).trigger
+    assert f"DROP TRIGGER {trigger} ON" in out.getvalue() or backwards
+    assert f"CREATE TRIGGER {trigger} BEFORE INSERT" in out.getvalue() or not backwards
+    assert '"billing_bill"' in out.getvalue()
+
+
+def test_dropping_describes_itself_and_can_be_written_into_a_migration():
+    operation = DropFence("Invoice", lease="job")
+    told = "No longer require a fence of the lease 'job' for writes to Invoice"
+    assert operation.describe() == told
+    assert operation.migration_name_fragment == "drop_fence_invoice"
+    text, imports = MigrationWriter.serialize(operation)
+    assert "DropFence" in text
+    assert imports == {"import django_runlease.triggers"}
+    with pytest.raises(ValueError, match="lease's name"):
+        DropFence("Invoice", "")
 
 
 # -- the check

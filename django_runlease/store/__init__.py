@@ -25,10 +25,12 @@ from .connection import (
     explain,
     in_test,
     is_connection_error,
+    is_contention,
     is_in_transaction,
     lease_transaction,
     own_connection,
     sqlstate,
+    takes_queries,
     write_alias,
 )
 from .holding import close_run, is_ours_now, note_group, release, renew
@@ -69,6 +71,7 @@ __all__ = [
     "explain",
     "in_test",
     "is_connection_error",
+    "is_contention",
     "is_in_transaction",
     "is_ours_now",
     "lease_transaction",
@@ -81,6 +84,7 @@ __all__ = [
     "renew",
     "resume",
     "sqlstate",
+    "takes_queries",
     "tell_closed",
     "write_alias",
 ]

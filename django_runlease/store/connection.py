@@ -21,6 +21,7 @@ from django.db import (
     transaction,
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.pq import TransactionStatus
 
 from ..conf import conf
 from ..exceptions import RunLeaseError
@@ -123,6 +124,15 @@ def is_in_transaction(alias: str) -> bool:
         return not connection.get_autocommit()
     innermost: Any = connection.atomic_blocks[-1]
     return not innermost._from_testcase
+
+
+def takes_queries(alias: str) -> bool:
+    """Whether the calling thread has a transaction open that has begun and has not failed."""
+    connection = connections[alias]
+    if connection.connection is None or connection.needs_rollback or not is_in_transaction(alias):
+        return False
+    status: TransactionStatus = connection.connection.info.transaction_status
+    return status == TransactionStatus.INTRANS
 
 
 def in_transaction(alias: str, work: Callable[[], Result]) -> Result:

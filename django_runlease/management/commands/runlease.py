@@ -43,7 +43,9 @@ class Command(OneLineErrors, BaseCommand):
         runs = add("history", "Show the last runs, of one lease or of all.", name="?")
         effects = add("effects", "Show the external actions that jobs have begun.", name="?")
         effects.add_argument(
-            "--uncertain", action="store_true", help="only those that were never confirmed"
+            "--uncertain",
+            action="store_true",
+            help="only those that were never confirmed, by a holder that is gone",
         )
         for listing, shown in ((runs, history.RUNS_SHOWN), (effects, None)):
             listing.add_argument("--limit", type=int, default=shown, metavar="N", help="how many")
