@@ -24,7 +24,6 @@ from .fencing import InheritedLease, fenced
 from .models import Outcome, Run, RunLease
 from .store import Beat, Claimed, Closing, Loss, LostReason
 from .terms import Duration, Terms, duration, short
-from .text import storable
 
 _current: ContextVar[HeldLease | None] = ContextVar("current_lease", default=None)
 
@@ -227,11 +226,7 @@ class HeldLease:
         Raises ValueError for what is no finite number.
         """
         # Refused here, because the renewal of all leases would fail with it.
-        self._progress = {
-            "done": _finite(done),
-            "total": None if total is None else _finite(total),
-            "message": storable(str(message)),
-        }
+        self._progress = store.progress(done, total, message)
         self.touch()
 
     def touch(self) -> None:
@@ -377,18 +372,6 @@ class HeldLease:
             # Not reset(), which refuses a block that ends in another context than it began in.
             if _current.get() is self:
                 _current.set(outer)
-
-
-def _finite(number: float) -> float:
-    # Decimals and the numbers of other libraries have no form in JSON.
-    plain = number if isinstance(number, int) else float(number)
-    try:
-        finite = math.isfinite(plain)
-    except OverflowError:
-        finite = False
-    if not finite:
-        raise ValueError("progress is told in finite numbers that a float can hold")
-    return plain
 
 
 def fence(

@@ -45,6 +45,7 @@ from .records import (
     Loss,
     LostReason,
     Refusal,
+    progress,
 )
 from .runs import record_decline, tell_closed
 from .staging import expire
@@ -79,6 +80,7 @@ __all__ = [
     "own_connection",
     "pause",
     "preview",
+    "progress",
     "record_decline",
     "release",
     "renew",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from ..exceptions import Declined
 from ..holder import Holder, this_process
 from ..models import Outcome
 from ..terms import Terms
-from ..text import check_name
+from ..text import check_name, storable
 
 LostReason = Literal["taken", "broken", "expired", "unreachable", "stalled"]
 
@@ -122,3 +123,25 @@ class Beat:
 
 Answer = Literal["renewed", "skipped"] | Loss
 """What a beat did for one lease. skipped: its row was locked; the beat did not wait for it."""
+
+
+def progress(done: float, total: float | None, message: str) -> dict[str, Any]:
+    """How far a job is, as the lease's row keeps it. Raises ValueError for what is no finite
+    number."""
+    return {
+        "done": _finite(done),
+        "total": None if total is None else _finite(total),
+        "message": storable(str(message)),
+    }
+
+
+def _finite(number: float) -> float:
+    # Decimals and the numbers of other libraries have no form in JSON.
+    plain = number if isinstance(number, int) else float(number)
+    try:
+        finite = math.isfinite(plain)
+    except OverflowError:
+        finite = False
+    if not finite:
+        raise ValueError("progress is told in finite numbers that a float can hold")
+    return plain
