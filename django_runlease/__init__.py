@@ -24,7 +24,7 @@ States of a lease, which is one row of ``RunLease``, as a reader sees it on the 
 What one process does, from top to bottom; each module imports only from those below it::
 
     management/   runjob, runlease: parse, call, map to exit codes
-    admin/        holders and history, to look at
+    admin/        holders and history, to look at;  views: for monitors, to mount
     checks        mistakes in the settings, found before the first tick
     testing       situations for the tests of your jobs
     runner        run a job under its lease; what its end means
@@ -39,8 +39,10 @@ What one process does, from top to bottom; each module imports only from those b
     heartbeat     one thread renews all leases of the process in one statement
     effects       the ledger of external actions;  endings: how a run ends, for the history
     fencing       the fence;  triggers: tables that refuse what is not fenced
-    store/        the only code that changes a lease: claim, beat, release, break, pause
+    metrics       figures for Prometheus;  monitoring/: its rules, and a dashboard for Grafana
+    store/        the only code that changes a lease: claim, beat, release, break, pause; and prune
     history       reads for people and programs;  display: tables and ages
+    tallies       what runs come to, of those that are there and those that were pruned
     models        the rows: RunLease, and Run, its history
     terms         durations, and timings that check themselves
     holder        who am I, is that holder dead;  clock: the database's time and ours

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import (
@@ -18,11 +19,12 @@ from django.db.models import (
     Field,
     Model,
     OuterRef,
+    Q,
     QuerySet,
     Subquery,
 )
 
-from .clock import Epoch, Now, utc
+from .clock import Epoch, Now, Seconds, utc
 from .holder import is_dead
 from .models import Effect, EffectState, Run, RunLease
 
@@ -53,6 +55,13 @@ def lease(name: str, alias: str) -> Row | None:
     """One lease as :func:`leases` gives it, or None if it has no row."""
     rows = _read_leases(RunLease.objects.using(alias).filter(name=name))
     return rows[0] if rows else None
+
+
+def idle_leases(alias: str, unclaimed_for: timedelta) -> list[Row]:
+    """The leases that nobody holds or has claimed for that long, as :func:`leases` gives them."""
+    not_held = Q(token=None) | Q(expires_at__lte=Now())
+    unclaimed = Q(claimed_at=None) | Q(claimed_at__lt=Now() - Seconds(unclaimed_for))
+    return _read_leases(RunLease.objects.using(alias).filter(not_held, unclaimed).order_by("name"))
 
 
 def runs(alias: str, name: str | None = None, *, limit: int = RUNS_SHOWN) -> list[Row]:

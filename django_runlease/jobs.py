@@ -140,6 +140,11 @@ def is_known(name: str) -> bool:
     return name in conf.JOBS or name in registered()
 
 
+def all_names() -> set[str]:
+    """All that :func:`find` finds: registered, declared, or a management command."""
+    return {*conf.JOBS, *registered(), *get_commands()}
+
+
 def _unknown(name: str, command: str | None) -> UnknownJob:
     if command is not None:
         question = did_you_mean(command, get_commands()) or (

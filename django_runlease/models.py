@@ -191,11 +191,11 @@ class Tally(models.Model):
 
     lease_name = models.CharField(_("lease"), max_length=NAME_LENGTH)
     measure = models.CharField(_("measure"), max_length=20, choices=Measure.choices)
-    outcome = models.CharField(_("outcome"), max_length=20, choices=Outcome.choices)
+    outcome = models.CharField(_("outcome"), max_length=20, choices=Outcome.choices, blank=True)
     reason = models.CharField(_("reason"), max_length=20, blank=True, default="")
     count = models.PositiveBigIntegerField(_("count"))
-    seconds = models.FloatField(_("seconds"))
-    # Counts below each bound of metrics.BUCKETS, not cumulative.
+    seconds = models.DecimalField(_("seconds"), max_digits=30, decimal_places=6)
+    # How many fall into each of tallies.BUCKETS, and the last beyond them; not cumulative.
     buckets: models.JSONField[Any] = models.JSONField(_("buckets"))
 
     class Meta:

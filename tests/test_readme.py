@@ -20,7 +20,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 import django_runlease
-from django_runlease import jobs, runner, triggers
+from django_runlease import jobs, metrics, runner, triggers
 from django_runlease.claiming import Options
 from django_runlease.conf import KEYS, Conf
 from django_runlease.exceptions import DeclineReason
@@ -245,6 +245,50 @@ def test_the_commands_for_operators_work_as_written():
         done = manage(*arguments)
         assert done.returncode == 0, done.stderr
         assert "charge" in done.stdout, line
+
+
+@pytest.mark.django_db
+def test_the_metrics_are_those_in_the_table_and_the_view_is_mounted_as_written(client):
+    told = {
+        words(name).pop(): tuple(re.findall(r"`(\w+)`", labels))
+        for name, labels, _ in rows(section("Metrics"), "Metric")
+    }
+    declared = {**metrics.COUNTERS, **metrics.HISTOGRAMS, **metrics.GAUGES}
+    assert told == {name: labels for name, (_, labels) in declared.items()}
+    (block,) = blocks(section("Metrics"), "python")
+    namespace = _executed(block)
+    RunLeaseFactory(name="job")
+    with override_settings(ROOT_URLCONF=Mock(urlpatterns=namespace["urlpatterns"])):
+        assert b'runlease_held{lease="job"} 0.0' in client.get("/metrics").content
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_file_for_the_node_exporter_is_written_as_written(tmp_path):
+    (block,) = blocks(section("Metrics"), "cron")
+    words_of_line = shlex.split(block)
+    arguments = words_of_line[words_of_line.index("manage.py") + 1 :]
+    file = tmp_path / arguments.pop().rpartition("/")[2]
+    assert manage(*arguments, str(file)).returncode == 0
+    assert file.read_text().startswith("# HELP runlease_")
+
+
+def test_the_files_for_monitoring_are_where_the_readme_says():
+    folder = ROOT / re.search(r"`(django_runlease/monitoring/)`", section("Metrics"))[1]
+    named = {each.name for each in folder.iterdir()}
+    assert named == words(section("Metrics")) & {"prometheus-rules.yml", "grafana.json"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_history_is_pruned_and_an_unused_lease_removed_as_written():
+    RunLeaseFactory(name="old_report", generation=7)
+    (prune,), (unused, remove) = [
+        block.strip().splitlines() for block in blocks(section("Retention"), "console")
+    ]
+    for line, expected in ((prune, "Removed 0 runs"), (unused, "old_report"), (remove, "above 7")):
+        prompt, program, *arguments = shlex.split(line)
+        assert (prompt, program) == ("$", "manage.py")
+        done = manage(*arguments)
+        assert (done.returncode, expected in done.stdout) == (0, True), done.stderr
 
 
 def test_the_license_is_the_one_that_is_declared():

@@ -88,6 +88,7 @@ class Migration(migrations.Migration):
                 (
                     "outcome",
                     models.CharField(
+                        blank=True,
                         choices=[
                             ("running", "running"),
                             ("succeeded", "succeeded"),
@@ -108,7 +109,10 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, default="", max_length=20, verbose_name="reason"),
                 ),
                 ("count", models.PositiveBigIntegerField(verbose_name="count")),
-                ("seconds", models.FloatField(verbose_name="seconds")),
+                (
+                    "seconds",
+                    models.DecimalField(decimal_places=6, max_digits=30, verbose_name="seconds"),
+                ),
                 ("buckets", models.JSONField(verbose_name="buckets")),
             ],
             options={

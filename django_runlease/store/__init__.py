@@ -8,6 +8,7 @@ renew      token matches and has not expired                   expires_at = now 
 release    token matches                                       free; Run closed
 break      an operator says so                                 free; generation + 1; Run lost
 pause      an operator says so                                 the next claims decline
+remove     free, and unclaimed for long                        no row; its generation is kept
 =========  ==================================================  =================================
 
 A lease is vacated when it has expired and no program of its holder is seen to live, or when its
@@ -34,7 +35,8 @@ from .connection import (
     write_alias,
 )
 from .holding import close_run, is_ours_now, note_group, release, renew
-from .operating import Blocked, Broken, break_lease, pause, resume
+from .operating import Blocked, Broken, break_lease, pause, remove, resume
+from .pruning import Pruned, prune
 from .records import (
     Answer,
     Beat,
@@ -62,6 +64,7 @@ __all__ = [
     "Closing",
     "Loss",
     "LostReason",
+    "Pruned",
     "Refusal",
     "apart",
     "beat",
@@ -81,8 +84,10 @@ __all__ = [
     "pause",
     "preview",
     "progress",
+    "prune",
     "record_decline",
     "release",
+    "remove",
     "renew",
     "resume",
     "sqlstate",

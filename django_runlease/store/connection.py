@@ -43,7 +43,8 @@ _ENDED = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
 _REMEDIES = {
     "42P01": "run `manage.py migrate` on this database, or mend the search_path",
     "42703": "run `manage.py migrate` on this database",
-    "42501": "grant this role SELECT, INSERT and UPDATE on the tables of django_runlease",
+    "42501": "grant this role SELECT, INSERT and UPDATE on the tables of django_runlease, and "
+    "DELETE to prune",
     _READ_ONLY: "this server takes no writes: connect to the primary",
 }
 

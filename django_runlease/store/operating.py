@@ -1,11 +1,12 @@
-"""What an operator does to a lease: break it, pause it, resume it."""
+"""What an operator does to a lease: break it, pause it, resume it, remove it."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,8 +17,9 @@ from .. import log
 from ..clock import Epoch, Now
 from ..exceptions import RunLeaseError
 from ..models import Outcome, Run, RunLease
+from ..terms import short
 from ..text import check_name, storable
-from . import rows
+from . import rows, tallying
 from .connection import in_test_case, in_transaction, is_contention, start_apart
 from .records import Closed
 from .runs import BROKEN, close_all, tell_closed
@@ -39,8 +41,8 @@ _BLOCKERS = """
 
 
 class Blocked(RunLeaseError):
-    """The lease was not changed: its row is locked (the message names by which backends), or it
-    has changed hands."""
+    """The lease was not changed: its row is locked (the message names by which backends), it has
+    changed hands, or it is in use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,54 @@ def resume(name: str, alias: str, *, by: str) -> None:
     """Let *name* be claimed again. Raises RunLeaseError for an unknown name."""
     _update(name, alias, paused=False, paused_by="", paused_reason="")
     log.info("lease_resumed", "%s: resumed by %s", name, by, lease=name, by=by)
+
+
+def remove(name: str, alias: str, *, by: str, unclaimed_for: timedelta) -> int:
+    """Delete the row of a lease that nobody has claimed for *unclaimed_for*; return its generation.
+
+    That is kept: if the name is claimed once more, its generation goes on from there. The history
+    stays until it is pruned. Raises Blocked if the lease is not free, is paused, waits for its
+    minimum hold, was claimed since, or its row stays locked; RunLeaseError for an unknown name.
+    """
+    generation = _unless_blocked(name, alias, partial(_remove, name, alias, unclaimed_for))
+    facts = {"lease": name, "by": by, "generation": generation}
+    log.info("lease_removed", "%s: removed by %s", name, by, **facts)
+    return generation
+
+
+def _remove(name: str, alias: str, unclaimed_for: timedelta) -> int:
+    lock = RunLease.objects.using(alias).select_for_update().filter(name=name)
+    if not list(lock.values_list("pk")):
+        raise _unknown(name)
+    lease = RunLease.objects.using(alias).filter(name=name)
+    found = lease.annotate(now=Epoch(Now()), claimed=Epoch("claimed_at"), due=Epoch("not_before"))
+    row = found.values("token", "holder", "paused", "generation", "now", "claimed", "due").get()
+    if reason := _why_in_use(row, unclaimed_for):
+        raise Blocked(f"{name} was not removed: {reason}")
+    generation: int = row["generation"]
+    tallying.keep_generation(name, generation, alias)
+    lease.delete()
+    return generation
+
+
+def _why_in_use(row: Mapping[str, Any], unclaimed_for: timedelta) -> str | None:
+    if row["token"] is not None:
+        return (
+            f"{row['holder']} has not released it. Let it end, or take the lease away with "
+            "`manage.py runlease break`"
+        )
+    if row["paused"]:
+        return "it is paused, which a removal would undo: `manage.py runlease resume` it first"
+    if row["due"] is not None and row["due"] > row["now"]:
+        until = short(row["due"] - row["now"])
+        return f"its minimum hold lasts for another {until}, and its last holder may be at work"
+    if row["claimed"] is not None and row["now"] - row["claimed"] < unclaimed_for.total_seconds():
+        ago = short(row["now"] - row["claimed"])
+        return (
+            f"it was claimed {ago} ago, and is unused after {short(unclaimed_for)}: if nothing "
+            "claims it any more, give a shorter time with --keep-runs"
+        )
+    return None
 
 
 def _update(name: str, alias: str, **values: Any) -> None:

@@ -8,6 +8,7 @@ from django.db.models import Max
 from django.db.models.functions import Coalesce
 
 from ..models import Run, RunLease
+from . import tallying
 
 FREED: dict[str, Any] = {
     "token": None,
@@ -22,17 +23,19 @@ FREED: dict[str, Any] = {
 def create(name: str, alias: str) -> None:
     """Insert the row of a new name; of two who try, one does.
 
-    A row that was deleted by hand starts at the highest generation in its history, so that the
-    next claim rises above it and a fence of the last holder still fails.
+    A row that was removed, or deleted by hand, starts at the highest generation that its tally or
+    its history knows, so that the next claim rises above it and a fence of the last holder still
+    fails.
     """
     lease = RunLease.objects.using(alias)
     lease.bulk_create([RunLease(name=name)], ignore_conflicts=True)
-    # The history is read after the insert, which keeps everybody else from claiming. A row that
-    # was there already is never below its history.
-    highest = (
+    # What is known is read after the insert, which keeps everybody else from claiming, and waits
+    # for a removal that is under way. A row that was there already is never below it.
+    in_history = (
         Run.objects.using(alias)
         .filter(lease_name=name)
         .aggregate(highest=Coalesce(Max("generation"), 0))["highest"]
     )
+    highest = max(in_history, tallying.generation_kept(name, alias))
     if highest:
         lease.filter(name=name, generation__lt=highest).update(generation=highest)

@@ -12,8 +12,10 @@ from django.db.models.functions import Greatest, Least
 
 from .. import signals
 from ..clock import Epoch, Instant, Now
-from ..models import Outcome, Run
+from ..models import Measure, Outcome, Run
+from ..tallies import Key, Total
 from ..text import storable, tail
+from . import tallying
 from .connection import database_clock, in_transaction
 from .records import ClaimRequest, Closed, Closing, Refusal
 
@@ -142,13 +144,21 @@ def close(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
 
 
 def amend_to_lost(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
-    """Let a holder that lost its lease write down when it really stopped."""
+    """Let a holder that lost its lease write down when it really stopped.
+
+    A run that counted as abandoned keeps doing so in the tallies: no counter falls.
+    """
     run = Run.objects.using(alias).filter(pk=run_id, token=token, outcome__in=_AMENDABLE)
+    found = list(run.select_for_update().values_list("lease_name", "outcome"))
     run.update(
         outcome=Outcome.LOST,
         finished_at=Greatest(F("started_at"), Now()),
         **_told(closing),
     )
+    for name, outcome in found:
+        if outcome == Outcome.ABANDONED:
+            key = Key(name, Measure.DURATION, outcome)
+            tallying.add({key: Total(count=1)}, alias)
 
 
 def is_closed_by(run_id: int, token: UUID, closing: Closing, alias: str) -> bool:

@@ -6,7 +6,8 @@ import getpass
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -18,6 +19,9 @@ from ...holder import this_process
 from ...runner import FAILED, USAGE
 
 INTERRUPTED = 130
+
+CLEAR_LINE = "\x1b[K"
+"""Ends a line on a terminal whose former content was longer."""
 
 
 class Console:
@@ -33,7 +37,29 @@ class Console:
         if self._as_json:
             self._stdout.write(history.to_json(data))
         else:
-            self._stdout.write(_encodable(text(), self._stdout))
+            self.say(text())
+
+    def say(self, text: str) -> None:
+        """Write *text* as it is, JSON or not."""
+        self._stdout.write(_encodable(text, self._stdout))
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[str], None]]:
+        """In the block, the call that it gives shows a line on a terminal, in place of the last;
+        elsewhere nothing. The line goes to stderr, and is gone after the block."""
+        if not self._stderr.isatty():
+            yield lambda line: None
+            return
+
+        def show(line: str) -> None:
+            room = shutil.get_terminal_size().columns - 1
+            self._stderr.write(f"\r{line[:room]}{CLEAR_LINE}", lambda text: text, ending="")
+            self._stderr.flush()
+
+        try:
+            yield show
+        finally:
+            show("")
 
     def lay_out(self, layout: Callable[..., str], rows: Any, empty: str = "") -> str:
         """*rows* as wide as the terminal, or of 80 columns where there is none."""
@@ -42,17 +68,22 @@ class Console:
         room = shutil.get_terminal_size().columns if self._stdout.isatty() else display.WIDTH
         return layout(rows, self._style, room)
 
-    def confirm(self, warning: str) -> None:
-        """Return if a person at the terminal says yes to breaking. Raises CommandError else."""
+    def confirm(
+        self,
+        warning: str,
+        *,
+        question: str = "Break it?",
+        without_terminal: str = "break asks before it takes a lease away",
+    ) -> None:
+        """Return if a person at the terminal says yes to *question*. Raises CommandError else."""
         if sys.stdin is None or not sys.stdin.isatty():
             raise CommandError(
-                "break asks before it takes a lease away, and there is no terminal: add --yes",
-                returncode=USAGE,
+                f"{without_terminal}, and there is no terminal: add --yes", returncode=USAGE
             )
         # To stderr, because stdout may be JSON.
-        question = _encodable(f"{warning}\nBreak it? [y/N] ", self._stderr)
+        asked = _encodable(f"{warning}\n{question} [y/N] ", self._stderr)
         try:
-            self._stderr.write(question, lambda text: text, ending="")
+            self._stderr.write(asked, lambda text: text, ending="")
             self._stderr.flush()
             answer = sys.stdin.readline()
         except KeyboardInterrupt:

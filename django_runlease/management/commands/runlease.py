@@ -14,7 +14,7 @@ from ... import history, store
 from ...exceptions import RunLeaseError
 from ...runner import FAILED, UNAVAILABLE, USAGE
 from ...text import check_name, printable
-from ..actions import looking, operating
+from ..actions import exporting, looking, operating, retention
 from ..actions.console import Console
 from ._errors import OneLineErrors
 
@@ -38,7 +38,12 @@ class Command(OneLineErrors, BaseCommand):
             _add_base_options(sub)
             return sub
 
-        add("list", "Show all leases.")
+        leases = add("list", "Show all leases.")
+        leases.add_argument(
+            "--unused",
+            action="store_true",
+            help="only those of no known job that nobody holds or has claimed for KEEP_RUNS",
+        )
         add("show", "Show one lease and its last runs.", name="")
         runs = add("history", "Show the last runs, of one lease or of all.", name="?")
         effects = add("effects", "Show the external actions that jobs have begun.", name="?")
@@ -53,14 +58,19 @@ class Command(OneLineErrors, BaseCommand):
         pause.add_argument("--reason", default="", metavar="TEXT", help="shown to the others")
         add("resume", "Let a paused lease be claimed again.", name="")
         _add_break_options(add("break", "Take a lease away from its holder.", name=""))
+        _add_prune_options(add("prune", "Remove what is older than it is kept for."))
+        metrics = add("metrics", "Print the metrics for Prometheus.")
+        metrics.add_argument("--output", metavar="FILE", help="replace this file, all at once")
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         console = Console(self, as_json=options["json"], coloured=options["force_color"])
         alias = _alias(options["using"])
         with _exit_codes(alias):
-            if options.get("name") is not None:
-                check_name(options["name"])
-            _ACTIONS[action](console, alias, **options)
+            for named in ("name", "remove"):
+                if options.get(named) is not None:
+                    check_name(options[named])
+            act = retention.unused if options.get("unused") else _ACTIONS[action]
+            act(console, alias, **options)
 
 
 _ACTIONS: dict[str, Callable[..., None]] = {
@@ -71,6 +81,8 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "pause": operating.pause,
     "resume": operating.resume,
     "break": operating.break_lease,
+    "prune": retention.prune,
+    "metrics": exporting.export,
 }
 
 
@@ -89,6 +101,18 @@ def _add_break_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--forget-tick", action="store_true", help="let the last tick run once more"
     )
+
+
+def _add_prune_options(parser: argparse.ArgumentParser) -> None:
+    for option, what in (("--keep-runs", "runs"), ("--keep-declines", "declined ticks")):
+        setting = option.strip("-").replace("-", "_").upper()
+        parser.add_argument(
+            option, metavar="DURATION", help=f"how long to keep {what}, in place of {setting}"
+        )
+    parser.add_argument(
+        "--remove", metavar="NAME", help="instead, remove this lease, which is unused"
+    )
+    parser.add_argument("--yes", action="store_true", help="with --remove, do not ask")
 
 
 def _add_base_options(parser: argparse.ArgumentParser) -> None:
