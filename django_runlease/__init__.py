@@ -40,7 +40,9 @@ What one process does, from top to bottom; each module imports only from those b
     effects       the ledger of external actions;  endings: how a run ends, for the history
     fencing       the fence;  triggers: tables that refuse what is not fenced
     store/        the only code that changes a lease: claim, beat, release, break, pause
-    history       reads for people and programs;  display: tables and ages
+    display/      pages for people: one description, two ways to draw it
+    card          all that is known of one lease and its holder
+    history       reads for people and programs;  search: which runs, and the indexes for them
     models        the rows: RunLease, and Run, its history
     terms         durations, and timings that check themselves
     holder        who am I, is that holder dead;  clock: the database's time and ours
