@@ -40,8 +40,10 @@ What one process does, from top to bottom; each module imports only from those b
     effects       the ledger of external actions;  endings: how a run ends, for the history
     fencing       the fence;  triggers: tables that refuse what is not fenced
     metrics       figures for Prometheus;  monitoring/: its rules, and a dashboard for Grafana
+    display/      pages for people: one description, two ways to draw it
     store/        the only code that changes a lease: claim, beat, release, break, pause; and prune
-    history       reads for people and programs;  display: tables and ages
+    card          all that is known of one lease and its holder
+    history       reads for people and programs;  search: which runs, and the indexes for them
     tallies       what runs come to, of those that are there and those that were pruned
     models        the rows: RunLease, and Run, its history
     terms         durations, and timings that check themselves

@@ -23,10 +23,12 @@ from django.db.models import (
     QuerySet,
     Subquery,
 )
+from django.db.models.expressions import RawSQL
 
 from .clock import Epoch, Now, Seconds, utc
 from .holder import is_dead
-from .models import Effect, EffectState, Run, RunLease
+from .models import Alert, Effect, EffectState, Outcome, Run, RunLease
+from .search import Filters, matching, newest_keys
 
 Row = dict[str, Any]
 
@@ -45,8 +47,9 @@ def leases(alias: str) -> list[Row]:
     """All leases by name, in one query.
 
     Each has its fields and: ``state`` (free, held, expired or paused); ``held_for``, seconds since
-    its claim, and ``expires_in``, seconds until it expires (negative once it has), both null when
-    nobody holds it; ``due_in``, seconds until ``not_before``, null if that has passed.
+    its claim, ``renewed_ago``, seconds since its last renewal, and ``expires_in``, seconds until it
+    expires (negative once it has), all null when nobody holds it; ``due_in``, seconds until
+    ``not_before``, null if that has passed.
     """
     return _read_leases(RunLease.objects.using(alias).order_by("name"))
 
@@ -64,19 +67,47 @@ def idle_leases(alias: str, unclaimed_for: timedelta) -> list[Row]:
     return _read_leases(RunLease.objects.using(alias).filter(not_held, unclaimed).order_by("name"))
 
 
-def runs(alias: str, name: str | None = None, *, limit: int = RUNS_SHOWN) -> list[Row]:
+def runs(
+    alias: str, name: str | None = None, *, limit: int = RUNS_SHOWN, filters: Filters | None = None
+) -> list[Row]:
     """The *limit* newest runs, of all leases or of *name*, in two queries at most.
 
-    The newest comes first. Each has its fields and ``duration``, in seconds; up to now for one
-    that is running. Raises ValueError for a limit that is not a positive whole number.
+    The newest comes first; with *filters*, of those that match. Each has its fields and
+    ``duration``, in seconds; up to now for one that is running. Raises ValueError for a limit that
+    is not a positive whole number.
     """
     limit = _checked(limit)
-    found = Run.objects.using(alias)
+    found: QuerySet[Run] = Run.objects.using(alias)
+    if filters is not None and not filters.host:
+        found = found.filter(pk__in=newest_keys(name, filters, limit))
+        return _read_runs(found)
+    if filters is not None:
+        found = matching(found, filters)
     if name is not None:
-        found = found.filter(lease_name=name)
-    else:
-        found = found.filter(pk__in=_newest_keys(alias, limit))
-    return [_finish_run(row) for row in _read(found.newest_first()[:limit])]
+        return _read_runs(found.filter(lease_name=name), limit)
+    return _read_runs(Run.objects.using(alias).filter(pk__in=_newest_keys(found, limit)))
+
+
+def _read_runs(found: QuerySet[Run], limit: int = LARGEST_LIMIT) -> list[Row]:
+    rows = _read(found.order_by("-started_at", "-id")[:limit])
+    return [_finish_run(row) for row in rows]
+
+
+def declines_since(alias: str, name: str, instant: str | None) -> int:
+    """How many ticks of *name* have declined since *instant* (as rows tell it), or ever."""
+    found = Run.objects.using(alias).filter(lease_name=name, outcome=Outcome.DECLINED)
+    if instant is not None:
+        found = found.filter(started_at__gt=RawSQL("%s::timestamptz", [instant]))
+    return found.count()
+
+
+def open_alerts(alias: str, name: str) -> list[Row]:
+    """The alerts of *name* that are not resolved, the oldest first, in one query.
+
+    Each has its fields and ``silenced``, whether its ``silenced_until`` lies ahead.
+    """
+    found = Alert.objects.using(alias).open().filter(lease_name=name).order_by("opened_at", "id")
+    return [_finish_alert(row) for row in _read(found)]
 
 
 def effects(
@@ -126,13 +157,13 @@ def _checked(limit: int) -> int:
     return min(limit, LARGEST_LIMIT)
 
 
-def _newest_keys(alias: str, limit: int) -> list[int]:
-    """The primary keys of the *limit* newest runs of all leases.
+def _newest_keys(found: QuerySet[Run], limit: int) -> list[int]:
+    """The primary keys of the *limit* newest runs of all leases, or of those that are *found*.
 
     No index orders these by their start. They are inserted in that order, but for those that
     are inserted at the same moment, so the end of the primary key is enough to look at.
     """
-    last = Run.objects.using(alias).order_by("-pk").annotate(started=Epoch("started_at"))
+    last = found.order_by("-pk").annotate(started=Epoch("started_at"))
     starts = last.values_list("started", "pk")[: limit + NEIGHBOURS]
     return [pk for _, pk in sorted(starts, reverse=True)[:limit]]
 
@@ -174,6 +205,7 @@ def _finish_lease(row: Row) -> Row:
     now = row.pop("now")
     held = row["expires_at"] is not None
     row["held_for"] = _not_negative(_between(row["claimed_at"], now)) if held else None
+    row["renewed_ago"] = _not_negative(_between(row["renewed_at"], now)) if held else None
     row["expires_in"] = _between(now, row["expires_at"])
     due_in = _between(now, row["not_before"])
     row["due_in"] = due_in if due_in is not None and due_in > 0 else None
@@ -185,6 +217,12 @@ def _finish_run(row: Row) -> Row:
     end = now if row["finished_at"] is None else row["finished_at"]
     row["duration"] = _not_negative(_between(row["started_at"], end))
     return _with_iso(row, Run)
+
+
+def _finish_alert(row: Row) -> Row:
+    now, until = row.pop("now"), row["silenced_until"]
+    row["silenced"] = until is not None and until > now
+    return _with_iso(row, Alert)
 
 
 def _with_iso(row: Row, model: type[Model]) -> Row:

@@ -169,6 +169,18 @@ class Run(models.Model):
                 name="runlease_run_succeeded",
                 condition=Q(outcome="succeeded"),
             ),
+            # One that is rare among millions: the last failure of a job that succeeds, and the
+            # last decline, or among a burst of declines the last failure. Successes write none.
+            models.Index(
+                fields=["lease_name", "outcome", "started_at"],
+                name="runlease_run_others",
+                condition=Q(
+                    outcome__in=[
+                        *("abandoned", "declined", "failed", "lost"),
+                        *("stalled", "terminated", "timed_out"),
+                    ]
+                ),
+            ),
         ]
 
     def __str__(self) -> str:

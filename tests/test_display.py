@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_runlease import display
+from django_runlease.display.drawn import drawn
+from django_runlease.display.text import wrapped
 from django_runlease.store import Broken
+from django_runlease.text import printable
 
 PLAIN = no_style()
 COLOUR = color_style(force_color=True)
@@ -17,8 +20,21 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 HOSTILE = "a\x1b[2Jb\x07c\x9bd\u202ee\x7ff\x00g"
 
 
+def plain(page: display.Page, room: int = 80) -> str:
+    return display.plain(page, PLAIN, room)
+
+
+def coloured(page: display.Page, room: int = 80) -> str:
+    return display.plain(page, COLOUR, room)
+
+
+def with_rich(page: display.Page, room: int = 80) -> str:
+    """What rich draws, without its colours."""
+    return ESCAPES.sub("", drawn(page, COLOUR, room))
+
+
 def lease(**values: Any) -> dict[str, Any]:
-    """A free lease as the history gives it."""
+    """A free lease as the history and the card give it."""
     return {
         "name": "billing",
         "generation": 7,
@@ -30,6 +46,7 @@ def lease(**values: Any) -> dict[str, Any]:
         "holder_process": None,
         "claimed_at": None,
         "renewed_at": None,
+        "heartbeat": True,
         "not_before": None,
         "last_tick": None,
         "paused": False,
@@ -38,9 +55,18 @@ def lease(**values: Any) -> dict[str, Any]:
         "progress": None,
         "state": "free",
         "held_for": None,
+        "renewed_ago": None,
         "expires_in": None,
         "due_in": None,
+        "process_age": None,
+        "process_gone": False,
+        "progress_share": None,
+        "estimated_left": None,
+        "alerts": [],
+        "uncertain_effects": 0,
+        "declines_since_start": 0,
         "runs": [],
+        "declines": [],
     } | values
 
 
@@ -51,6 +77,7 @@ def held(**values: Any) -> dict[str, Any]:
             "holder": "web1:4711",
             "claimed_at": "2026-11-30T15:14:59.108044Z",
             "held_for": 130.0,
+            "renewed_ago": 3.2,
             "expires_in": 170.0,
         }
         | values
@@ -99,15 +126,15 @@ def test_width_counts_columns_of_a_terminal(text, columns):
 
 
 def test_printable_replaces_all_that_could_steer_a_terminal_and_keeps_the_rest():
-    assert display.printable(HOSTILE) == "a�[2Jb�c�d�e�f�g"
-    assert display.printable("one\ntwo\tthree\N{NO-BREAK SPACE}four") == "one two three four"
-    assert display.printable("naïve 日本 🎉") == "naïve 日本 🎉"
+    assert printable(HOSTILE) == "a�[2Jb�c�d�e�f�g"
+    assert printable("one\ntwo\tthree\N{NO-BREAK SPACE}four") == "one two three four"
+    assert printable("naïve 日本 🎉") == "naïve 日本 🎉"
 
 
 @settings(deadline=None)
 @given(st.text())
 def test_printable_text_is_printable_whatever_it_was(text):
-    assert display.printable(text).isprintable()
+    assert printable(text).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -118,6 +145,22 @@ def test_long_text_is_cut_with_an_ellipsis(cut, expected):
     assert cut("abcdefg", 7) == "abcdefg"
 
 
+def test_wrapped_text_breaks_at_spaces_and_through_words_that_are_too_long():
+    assert list(wrapped("one two three", 7)) == ["one two", "three"]
+    assert list(wrapped("one two three", 8)) == ["one two", "three"]
+    assert list(wrapped("abcdefghij kl", 4)) == ["abcd", "efgh", "ij", "kl"]
+    assert list(wrapped("日本語", 5)) == ["日本", "語"]
+    assert list(wrapped("", 5)) == [""]
+
+
+@settings(deadline=None)
+@given(text=st.text().map(printable), room=st.integers(2, 20))
+def test_wrapped_text_fits_and_loses_nothing_but_spaces(text, room):
+    lines = list(wrapped(text, room))
+    assert all(display.width(line) <= room for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
 def test_a_mark_whose_letter_is_cut_off_goes_with_it():
     assert display.cut_middle("aaaaaaaaae\u0301bb", 6) == "aaa…bb"
     assert display.cut_end("aae\u0301bbbbbb", 4) == "aae\u0301…"
@@ -125,7 +168,7 @@ def test_a_mark_whose_letter_is_cut_off_goes_with_it():
 
 @settings(deadline=None)
 @given(
-    text=st.text().map(display.printable),
+    text=st.text().map(printable),
     room=st.integers(3, 20),
     cut=st.sampled_from([display.cut_end, display.cut_middle]),
 )
@@ -143,14 +186,16 @@ def starts(line: str, *words: str) -> list[int]:
 
 def test_wide_and_combined_characters_keep_the_columns_in_line():
     rows = [lease(name=name, generation=123) for name in ("ascii", "日本の請求", "🎉🎉", "e\u0301")]
-    lines = display.lease_table(rows, PLAIN).splitlines()
+    lines = plain(display.lease_table(rows)).splitlines()
     expected = starts(lines[0], "STATE")
     assert [starts(line, "free") for line in lines[1:]] == [expected] * 4
     assert {display.width(line) for line in lines} == {display.width(lines[0])}
 
 
-@pytest.mark.parametrize("character", ["x", "日", "🎉", "e\u0301", "\x1b", "\n"])
-def test_no_table_is_wider_than_80_columns_whatever_the_rows_hold(character):
+@pytest.mark.parametrize("room", [40, 80, 200])
+@pytest.mark.parametrize("draw", [plain, with_rich])
+@pytest.mark.parametrize("character", ["x", "日", "🎉", "e\u0301", "\x1b", "\n", "א", "\u202e"])
+def test_nothing_is_wider_than_its_terminal_whatever_the_rows_hold(character, draw, room):
     long = (character * 200)[:200]
     leases = [
         held(name=long, holder=long, generation=2**63 - 1, held_for=8e6, expires_in=8e6),
@@ -162,26 +207,97 @@ def test_no_table_is_wider_than_80_columns_whatever_the_rows_hold(character):
         ),
         run(lease_name=long, holder=long, host=long, reason="held", outcome="declined"),
     ]
-    tables = [
-        display.lease_table(leases, PLAIN),
-        display.run_table(runs, PLAIN),
-        display.lease_page(held(name=long, holder=long, paused_reason=long, runs=runs), PLAIN),
+    row = held(
+        name=long,
+        holder=long,
+        paused_reason=long,
+        progress={"done": long, "message": long},
+        progress_share=0.5,
+        alerts=[ALERT | {"message": long}],
+        runs=runs,
+        declines=runs[1:],
+    )
+    for page in (display.lease_table(leases), display.run_table(runs), display.lease_page(row)):
+        for line in draw(page, room).splitlines():
+            assert display.width(line) <= room
+            assert line.isprintable()
+
+
+@pytest.mark.parametrize("draw", [plain, with_rich])
+def test_a_table_that_does_not_fit_becomes_one_card_for_each_row_and_loses_nothing(draw):
+    page = display.run_table([run(reason="a reason of more than forty columns in all"), run()])
+    assert [line.rstrip() for line in draw(page, 40).splitlines()] == [
+        "WHEN (UTC)  11-30 15:14:59",
+        "NAME        billing",
+        "OUTCOME     succeeded",
+        "DURATION    2m 10s",
+        "BY          web1:4711",
+        "REASON      a reason of more than forty",
+        "            columns in all",
+        "",
+        "WHEN (UTC)  11-30 15:14:59",
+        "NAME        billing",
+        "OUTCOME     succeeded",
+        "DURATION    2m 10s",
+        "BY          web1:4711",
     ]
-    for line in "\n".join(tables).splitlines():
-        assert display.width(line) <= 80
-        assert line.isprintable()
+
+
+def test_a_bar_that_does_not_fit_beside_its_text_stands_above_it():
+    row = lease(
+        progress={"done": 1, "total": 2}, progress_share=0.5, estimated_left=1000.0, name="job"
+    )
+    page = plain(display.lease_page(row), 40)
+    assert "Progress    [#########---------]\n            50%, 1 of 2, about 16m 40s\n" in page
+
+
+def test_rich_and_plain_text_share_their_layout():
+    """But for the lines that rich draws."""
+    rows = [run(), run(outcome="failed", reason="a " * 60, lease_name="日本")]
+    for page in (display.run_table(rows), display.lease_table([held(), lease(name="🎉")])):
+        for room in (60, 80, 120):
+            lines = [line.rstrip() for line in with_rich(page, room).splitlines()]
+            assert [line for line in lines if set(line) != {"─"}] == plain(page, room).splitlines()
+
+
+@pytest.mark.parametrize(
+    "text", ["[red]x[/red]", "[/]", "[link=http://e.org]y", ":smile:", "\\[b]", "[bold", "@[click"]
+)
+def test_rich_takes_no_text_of_the_database_for_markup(text):
+    row = held(name=text, holder=text, paused_reason=text, alerts=[ALERT | {"message": text}])
+    runs = [run(lease_name=text, holder=text, reason=text)]
+    for page, times in (
+        (display.lease_table([row]), 2),
+        (display.run_table(runs), 3),
+        (display.lease_page(row | {"runs": runs}), 6),
+    ):
+        assert with_rich(page, 200).count(text) == times
+
+
+def test_no_text_of_the_database_steers_the_terminal_through_rich():
+    """Not even where it is coloured, and so passes through a reader of escape sequences."""
+    row = held(name=HOSTILE, alerts=[ALERT | {"message": "\x1b]8;;http://e.org\x07\x1b[2J\r\b"}])
+    shown = drawn(display.lease_page(row), COLOUR, 200)
+    assert ESCAPES.sub("", shown).replace("\n", "").isprintable()
+    assert "\x1b]" not in shown
+
+
+def test_rich_cuts_nothing_off_where_it_knows_a_character_to_be_wider():
+    heart = "\u2764\ufe0f" * 10
+    shown = with_rich(display.lease_page(lease(name=heart)))
+    assert shown.count("\u2764") == 10
 
 
 def test_a_wide_terminal_shows_long_names_in_full():
     name = "a-rather-long-name-of-a-job-that-does-not-fit-into-eighty-columns"
     row = held(name=name)
-    assert name not in display.lease_table([row], PLAIN)
-    assert name in display.lease_table([row], PLAIN, 140)
+    assert name not in plain(display.lease_table([row]))
+    assert name in plain(display.lease_table([row]), 140)
 
 
 def test_a_terminal_too_narrow_for_anything_gets_its_rows_all_the_same():
-    assert "held 2m 10s" in display.lease_table([held()], PLAIN, 10)
-    assert "Generation" in display.lease_page(held(), PLAIN, 10)
+    assert "held 2m 10s" in plain(display.lease_table([held()]), 10)
+    assert "Generation" in plain(display.lease_page(held()), 10)
 
 
 # -- leases
@@ -201,7 +317,7 @@ def test_a_terminal_too_narrow_for_anything_gets_its_rows_all_the_same():
     ],
 )
 def test_the_state_of_a_lease_comes_with_its_ages(row, state):
-    line = display.lease_table([row], PLAIN).splitlines()[1]
+    line = plain(display.lease_table([row])).splitlines()[1]
     assert re.fullmatch(rf"billing  {state}  +(web1:4711)? +7", line)
 
 
@@ -215,66 +331,190 @@ def test_the_state_of_a_lease_comes_with_its_ages(row, state):
     ],
 )
 def test_a_lease_is_coloured_by_its_state_and_nothing_moves(row, painted):
-    table = display.lease_table([row], COLOUR)
+    table = coloured(display.lease_table([row]))
     assert painted in table
-    assert ESCAPES.sub("", table) == display.lease_table([row], PLAIN)
-    assert ESCAPES.sub("", display.lease_page(row, COLOUR)) == display.lease_page(row, PLAIN)
+    assert ESCAPES.sub("", table) == plain(display.lease_table([row]))
+    assert ESCAPES.sub("", coloured(display.lease_page(row))) == plain(display.lease_page(row))
 
 
 def test_the_page_of_a_lease_labels_what_is_known_and_leaves_out_the_rest():
     page = display.lease_page(
         held(
+            host="web1",
+            holder_process={"pid": 4711, "group": 4712},
+            process_age=131.2,
             every=3600.0,
             progress={"done": 3, "total": 10, "message": "invoices"},
+            progress_share=0.3,
+            estimated_left=292.9,
             paused_by="alice@web1",
             paused_reason="disk full",
+            uncertain_effects=2,
+            declines_since_start=12,
             runs=[run(), run(outcome="failed", reason="ValueError: no")],
-        ),
-        PLAIN,
+            declines=[run(outcome="declined", reason="held", host="web2")],
+        )
     )
-    assert page.splitlines() == [
+    assert plain(page).splitlines() == [
         "Name        billing",
         "State       held 2m 10s, expires in 2m 50s",
+        "Paused by   alice@web1",
+        "Reason      disk full",
         "Holder      web1:4711",
+        "Host        web1",
+        "Process     4711, started 2m 11s ago",
+        "Program     process group 4712",
+        "Heartbeat   renewed 3s ago",
+        "Progress    [#####-------------] 30%, 3 of 10, about 4m 52s left",
+        "Message     invoices",
         "Generation  7",
         "TTL         5m",
         "Every       1h",
         "Claimed     2026-11-30 15:14:59 UTC",
-        "Progress    3 of 10: invoices",
-        "Paused by   alice@web1",
-        "Reason      disk full",
+        "Declined    12 in a row since the last start",
+        "Effects     2 uncertain: see `manage.py runlease effects --uncertain`",
         "",
+        "Last runs",
         "WHEN (UTC)      OUTCOME    DURATION  BY         REASON",
         "11-30 15:14:59  succeeded    2m 10s  web1:4711",
         "11-30 15:14:59  failed       2m 10s  web1:4711  ValueError: no",
+        "",
+        "Last declines",
+        "WHEN (UTC)      BY    REASON",
+        "11-30 15:14:59  web2  held by web1:4711",
     ]
 
 
 def test_the_page_of_a_lease_that_never_ran_says_so():
-    assert display.lease_page(lease(), PLAIN).endswith("\n\nNo run yet.")
+    assert plain(display.lease_page(lease())).endswith("\n\nNo run yet.")
+
+
+def value(label: str, row: dict[str, Any]) -> str | None:
+    """What the page of a lease says beside *label*."""
+    found = re.search(rf"^{label} {{2,}}(.+)$", plain(display.lease_page(row), 400), re.M)
+    return found and found[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ({"holder_process": None}, None),
+        ({"holder_process": "odd"}, None),
+        ({"holder_process": {"pid": "odd"}}, None),
+        ({"holder_process": {"pid": 47}}, "47"),
+        ({"holder_process": {"pid": 47}, "process_age": 0.4}, "47, started 0s ago"),
+        (
+            {"holder_process": {"pid": 47}, "process_age": 9.0, "process_gone": True},
+            "47, which is gone",
+        ),
+    ],
+)
+def test_the_process_of_a_holder_is_told_as_far_as_it_is_known(values, shown):
+    assert value("Process", held(**values)) == shown
+
+
+def test_a_lease_that_is_renewed_by_hand_says_so():
+    row = held(heartbeat=False)
+    assert value("Heartbeat", row) == "renewed 3s ago, by hand: it has no heartbeat"
+    assert value("Heartbeat", lease()) is None
+
+
+ABOUT = "overdue, critical, since 2026-11-30 15:14:59 UTC"
+UNTIL = "2026-12-01 06:00:00 UTC"
+ALERT = {
+    "kind": "overdue",
+    "severity": "critical",
+    "message": "no start for 2h",
+    "remedy": "see whether cron runs",
+    "opened_at": "2026-11-30T15:14:59.108044Z",
+    "silenced_until": None,
+    "silenced": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "shown", "role"),
+    [
+        (
+            {},
+            f"{ABOUT}: no start for 2h (see whether cron runs)",
+            "ERROR",
+        ),
+        (
+            {"severity": "warning", "remedy": ""},
+            "overdue, warning, since 2026-11-30 15:14:59 UTC: no start for 2h",
+            "WARNING",
+        ),
+        (
+            {"silenced": True, "silenced_until": "2026-12-01T06:00:00.000000Z"},
+            f"{ABOUT}, silenced until {UNTIL}: no start for 2h (see whether cron runs)",
+            "",
+        ),
+    ],
+)
+def test_an_open_alert_is_told_in_full_and_a_silenced_one_calls_nobody(values, shown, role):
+    row = lease(alerts=[ALERT | values])
+    assert value("Alert", row) == shown
+    painted = getattr(COLOUR, role)(shown) if role else f"  {shown}"
+    assert painted in coloured(display.lease_page(row), 400)
 
 
 @pytest.mark.parametrize(
     ("progress", "shown"),
     [
         ({"done": 3, "total": None, "message": ""}, "3"),
-        ({"done": HOSTILE, "total": 1, "message": HOSTILE}, "�"),
+        ({"done": 0, "total": 0}, "0 of 0"),
+        ({"done": 0.30000000000000004, "total": 1.0}, "0.3 of 1"),
+        ({"done": 12, "total": 10}, "12 of 10"),
+        ({"done": -1, "total": 10**30}, f"-1 of {10**30}"),
+        ({"done": HOSTILE, "total": 1, "message": HOSTILE}, f"{printable(HOSTILE)} of 1"),
+        ({}, None),
+        ({"message": "only words"}, None),
         ("odd", None),
         ([1], None),
     ],
 )
 def test_progress_of_any_shape_is_shown_or_left_out(progress, shown):
-    page = display.lease_page(lease(progress=progress), PLAIN)
-    assert ("Progress" in page) == (shown is not None)
-    assert shown is None or shown in page
+    page = plain(display.lease_page(lease(progress=progress)))
+    assert value("Progress", lease(progress=progress)) == shown
     assert page.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("share", "drawn", "percent"),
+    [
+        (0.0, "[------------------]", "0%"),
+        (0.5, "[#########---------]", "50%"),
+        (0.9999, "[#################-]", "99%"),
+        (1.0, "[##################]", "100%"),
+    ],
+)
+def test_a_bar_and_a_percentage_are_full_only_when_all_is_done(share, drawn, percent):
+    row = lease(progress={"done": 1, "total": 1}, progress_share=share)
+    assert value("Progress", row) == f"{drawn} {percent}, 1 of 1"
+    line = re.search("^Progress.+", with_rich(display.lease_page(row)), re.M)
+    assert line[0].count("━") >= 19
+    assert percent in line[0]
+
+
+def test_rich_draws_the_bar_in_proportion():
+    def filled(share: float) -> int:
+        row = lease(progress={"done": 1, "total": 1}, progress_share=share)
+        line = next(
+            line
+            for line in drawn(display.lease_page(row), COLOUR, 80).splitlines()
+            if "Progress" in line
+        )
+        return line.partition("━")[2].partition("\x1b")[0].count("━") + 1
+
+    assert [filled(share) for share in (0.25, 0.5, 1.0)] == [5, 10, 20]
 
 
 # -- runs
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    line = display.run_table([row], PLAIN, 140).splitlines()[1]
+    line = plain(display.run_table([row]), 140).splitlines()[1]
     return re.split(r"  +", line)
 
 
@@ -304,9 +544,9 @@ def test_a_run_tells_when_how_how_long_by_whom_and_why(values, rest):
     [("running", "MIGRATE_HEADING"), ("succeeded", "SUCCESS"), ("lost", "ERROR")],
 )
 def test_a_run_is_coloured_by_its_outcome(outcome, role):
-    painted = display.run_table([run(outcome=outcome)], COLOUR)
+    painted = coloured(display.run_table([run(outcome=outcome)]))
     assert getattr(COLOUR, role)(outcome) in painted
-    assert ESCAPES.sub("", painted) == display.run_table([run(outcome=outcome)], PLAIN)
+    assert ESCAPES.sub("", painted) == plain(display.run_table([run(outcome=outcome)]))
 
 
 # -- sentences

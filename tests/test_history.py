@@ -30,7 +30,7 @@ def test_a_lease_has_the_fields_of_its_model_without_the_token_and_then_what_is_
     fields = [field.name for field in RunLease._meta.concrete_fields]
     shown = [name for name in fields if name not in ("id", "token")]
     [row] = history.leases("default")
-    assert list(row) == [*shown, "state", "held_for", "expires_in", "due_in"]
+    assert list(row) == [*shown, "state", "held_for", "renewed_ago", "expires_in", "due_in"]
     assert str(lease.token) not in history.to_json(row)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import tomllib
 import unittest
+from datetime import timedelta
+from io import StringIO
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from django.apps import apps
 from django.core.checks import run_checks
-from django.core.management import load_command_class
+from django.core.management import call_command, load_command_class
 from django.db import DatabaseError, connection, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
@@ -20,15 +24,19 @@ from django.test import override_settings
 from django.utils import timezone
 
 import django_runlease
-from django_runlease import jobs, metrics, runner, triggers
+from django_runlease import clock, jobs, metrics, runner, triggers
+from django_runlease.card import DECLINES_SHOWN, RUNS_SHOWN
 from django_runlease.claiming import Options
+from django_runlease.clock import Now, Seconds
 from django_runlease.conf import KEYS, Conf
 from django_runlease.exceptions import DeclineReason
+from django_runlease.history import RUNS_SHOWN as RUNS_READ
+from django_runlease.holder import this_process
 from django_runlease.models import Effect, Run
 from django_runlease.testing import take_over_now
 from example_project.billing.models import Invoice
 
-from .factories import InvoiceFactory, RunLeaseFactory
+from .factories import InvoiceFactory, RunFactory, RunLeaseFactory
 from .support import ROOT, manage
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -233,12 +241,16 @@ def test_the_test_case_of_the_readme_passes():
     assert result.wasSuccessful(), result.errors + result.failures
 
 
+OPERATORS = "Who holds what"
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_commands_for_operators_work_as_written():
     RunLeaseFactory(name="charge_due_invoices", held=True)
-    (block,) = blocks(section("Who holds what"), "console")
+    RunFactory(lease_name="charge_due_invoices", outcome="failed", host="web1")
+    (block,) = blocks(section(OPERATORS), "console")
     lines = block.strip().splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in lines:
         prompt, program, *arguments = shlex.split(line)
         assert (prompt, program) == ("$", "manage.py")
@@ -289,6 +301,105 @@ def test_the_history_is_pruned_and_an_unused_lease_removed_as_written():
         assert (prompt, program) == ("$", "manage.py")
         done = manage(*arguments)
         assert (done.returncode, expected in done.stdout) == (0, True), done.stderr
+
+
+def ago(seconds: float) -> object:
+    return Now() - Seconds(timedelta(seconds=seconds))
+
+
+@pytest.fixture
+def charging(db: None) -> None:
+    """The situation of the card in the README."""
+    process = {"pid": 4711, "start": int((clock.local() - 131) * os.sysconf("SC_CLK_TCK"))}
+    RunLeaseFactory(
+        name="charge_due_invoices",
+        held=True,
+        generation=77,
+        ttl=timedelta(minutes=1),
+        every=timedelta(minutes=5),
+        holder="web1:4711",
+        host="web1",
+        holder_process=this_process().process | process,
+        claimed_at=ago(130),
+        renewed_at=ago(3),
+        expires_at=ago(-57),
+        progress={"done": 36, "total": 120, "message": "invoice 1036"},
+    )
+    of = {"lease_name": "charge_due_invoices"}
+    RunFactory(**of, running=True, started_at=ago(130), holder="web1:4711")
+    RunFactory(
+        **of,
+        started_at=ago(430),
+        finished_at=ago(418),
+        outcome="failed",
+        holder="web2:1147",
+        reason="TimeoutError: no answer",
+    )
+    for seconds in (30, 90):
+        RunFactory(**of, declined=True, started_at=ago(seconds), host="web2", holder="web1:4711")
+
+
+def printed(*words: str) -> str:
+    out = StringIO()
+    call_command("runlease", *words, stdout=out)
+    return out.getvalue()
+
+
+def test_the_card_looks_as_it_does_in_the_readme(charging):
+    """But for the ages, which go on."""
+
+    def alike(text: str) -> list[str]:
+        return [re.sub(r"[\d:]+| {2,}", "#", line) for line in text.strip().splitlines()]
+
+    (block,) = blocks(section(OPERATORS), "text")
+    shown = printed("show", "charge_due_invoices")
+    assert alike(shown) == alike(block)
+    assert "[#####-------------] 30%, 36 of 120, about 4m " in shown
+
+
+def test_the_keys_of_the_json_are_those_in_the_tables(charging):
+    def keys(heading: str) -> set[str]:
+        return set().union(*(words(first) for first, _ in rows(section(OPERATORS), heading)))
+
+    [lease] = json.loads(printed("list", "--json"))
+    card = json.loads(printed("show", "charge_due_invoices", "--json"))
+    run, *_ = json.loads(printed("history", "--json"))
+    assert set(lease) == keys("Key of a lease")
+    assert set(card) - set(lease) == keys("More keys in `show`") - {"show"}
+    assert set(run) == keys("Key of a run")
+
+
+def test_the_values_of_the_json_have_the_units_of_the_tables(charging):
+    card = json.loads(printed("show", "charge_due_invoices", "--json"))
+    assert (card["ttl"], card["every"], card["progress_share"]) == (60, 300, 0.3)
+    assert card["held_for"] == pytest.approx(130, abs=30)
+    assert card["process_age"] == pytest.approx(131, abs=30)
+    assert card["estimated_left"] == pytest.approx(293, abs=30)
+    instants = [card[key] for key in ("claimed_at", "renewed_at", "expires_at")]
+    assert all(re.fullmatch(r"[\d-]{10}T[\d:]{8}\.\d{6}Z", instant) for instant in instants)
+    assert (len(card["runs"]), len(card["declines"])) == (2, 2)
+    told = re.search(r"last (\d+) runs and, apart from them, the last (\d+)\s", section(OPERATORS))
+    assert told.groups() == (str(RUNS_SHOWN), str(DECLINES_SHOWN))
+
+
+@pytest.mark.django_db
+def test_the_forms_of_a_period_and_the_limit_of_the_history_are_as_written():
+    RunFactory.create_batch(RUNS_READ + 1, lease_name="charge_due_invoices")
+    text = section(OPERATORS)
+    for form in ("2026-11-30T06:00:00+01:00", "2h"):
+        assert f"`{form}`" in text
+        assert printed("history", "--since", form, "--until", "1s").startswith(
+            ("WHEN", "No run matches.")
+        )
+    (limit,) = re.findall(r"`--limit` \((\d+)\)", text)
+    assert len(json.loads(printed("history", "--json"))) == int(limit)
+
+
+def test_rich_is_an_extra_and_not_needed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert [each.partition(">")[0] for each in project["optional-dependencies"]["rich"]] == ["rich"]
+    assert not [each for each in project["dependencies"] if "rich" in each]
+    assert 'pip install "django-runlease[rich]"' in section(OPERATORS)
 
 
 def test_the_license_is_the_one_that_is_declared():

@@ -36,7 +36,7 @@ from .support import (
     wait_for,
     wish,
 )
-from .test_runlease_command import Terminal
+from .terminal import Terminal
 
 DONE = store.Closing(outcome=Outcome.SUCCEEDED)
 LONG_AGO = Now() - Seconds(timedelta(days=60))

@@ -3,27 +3,27 @@
 import getpass
 import json
 import os
-import pty
 import re
-import select
 import signal
 import socket
-import tty
-from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
-from subprocess import DEVNULL, Popen
+from subprocess import DEVNULL
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from django_runlease.clock import Now
-from django_runlease.models import Outcome, Run, RunLease
+from django_runlease.clock import Now, Seconds
+from django_runlease.models import Alert, Outcome, Run, RunLease
 
 from .factories import RunFactory, RunLeaseFactory
-from .support import DEADLINE, ROOT, database_url, manage, open_transaction, spawn_manage
+from .support import ROOT, database_url, manage, open_transaction
+from .terminal import Start, terminal
+
+__all__ = ["terminal"]
 
 HOSTILE = "a\x1b[2Jb\x07c\x9bd\u202ee\x7ff"
 DECLARED = "clearsessions"
@@ -32,7 +32,20 @@ NAMED = ("show", "history", "pause", "resume", "break")
 LEASE_KEYS = [
     *("name", "generation", "expires_at", "ttl", "every", "holder", "host", "holder_process"),
     *("claimed_at", "renewed_at", "heartbeat", "not_before", "last_tick", "paused", "paused_by"),
-    *("paused_reason", "progress", "state", "held_for", "expires_in", "due_in"),
+    *("paused_reason", "progress", "state", "held_for", "renewed_ago", "expires_in", "due_in"),
+]
+CARD_KEYS = [
+    *(*LEASE_KEYS, "process_age", "process_gone", "progress_share", "estimated_left", "alerts"),
+    *("uncertain_effects", "declines_since_start", "runs", "declines"),
+]
+RUN_KEYS = [
+    *("lease_name", "generation", "holder", "host", "trigger", "took_over_from", "tick"),
+    *("started_at", "finished_at", "outcome", "reason", "waited", "lag", "exit_code", "error"),
+    *("output", "duration"),
+]
+ALERT_KEYS = [
+    *("kind", "lease_name", "severity", "message", "remedy", "opened_at", "resolved_at"),
+    *("silenced_until", "notified_at", "recovery_notified_at", "silenced"),
 ]
 LOCK = "SELECT * FROM runlease_runlease FOR UPDATE"
 
@@ -93,14 +106,23 @@ def test_list_as_json_is_an_array_of_leases():
 
 
 @pytest.mark.django_db
-def test_show_is_one_lease_with_its_last_ten_runs():
-    RunLeaseFactory(name="billing")
+def test_show_is_one_lease_with_its_last_ten_runs_and_apart_its_last_five_declines():
+    RunLeaseFactory(name="billing", held=True)
     RunFactory.create_batch(12, lease_name="billing")
+    RunFactory.create_batch(12, lease_name="billing", declined=True, started_at=Now())
     RunFactory(lease_name="audit")
+    Alert.objects.create(kind="lost", lease_name="billing", severity="warning", opened_at=Now())
     lease = run_json("show", "billing")
-    assert list(lease) == [*LEASE_KEYS, "runs"]
+    assert list(lease) == CARD_KEYS
     assert [each["lease_name"] for each in lease["runs"]] == ["billing"] * 10
-    assert run("show", "billing").count("succeeded") == 10
+    assert list(lease["runs"][0]) == list(lease["declines"][0]) == RUN_KEYS
+    assert list(lease["alerts"][0]) == ALERT_KEYS
+    page = run("show", "billing")
+    assert page.count("succeeded") == 10
+    assert page.count("held by elsewhere:4711") == 5
+    assert "12 in a row since the last start" in page
+    assert re.search(r"renewed \d+s ago", page)
+    assert "Alert       lost, warning, since 2" in page
 
 
 @pytest.mark.django_db
@@ -110,6 +132,56 @@ def test_history_shows_the_last_twenty_runs_or_as_many_as_asked_for():
     assert len(run("history").splitlines()) == 21
     assert len(run_json("history", "billing", limit=23)) == 23
     assert len(run_json("history", "--limit", "3")) == 3
+
+
+@pytest.mark.django_db
+def test_history_as_json_is_an_array_of_runs():
+    RunFactory(lease_name="billing")
+    [told] = run_json("history", "billing")
+    assert list(told) == RUN_KEYS
+
+
+@pytest.mark.django_db
+def test_history_shows_only_what_is_asked_for():
+    for hours, outcome in enumerate(["failed", "succeeded", "lost"]):
+        started = Now() - Seconds(timedelta(hours=hours, minutes=1))
+        RunFactory(lease_name="billing", outcome=outcome, host=f"web{hours}", started_at=started)
+
+    def told(*words: str, **options: Any) -> list[str]:
+        return [each["outcome"] for each in run_json("history", *words, **options)]
+
+    assert told("--outcome", "failed") == ["failed"]
+    assert told("--outcome", "lost", "--outcome", "failed") == ["failed", "lost"]
+    assert told("billing", outcome=["lost"]) == ["lost"]
+    assert told("--since", "2h") == ["failed", "succeeded"]
+    assert told("--until", "1h") == ["succeeded", "lost"]
+    assert told("--since", "2000-01-01T00:00:00Z", "--until", "PT2H") == ["lost"]
+    assert told(since=timedelta(hours=1), until=datetime.now(UTC)) == ["failed"]
+    assert told("--host", "web1") == ["succeeded"]
+    assert told("--outcome", "lost", "--host", "web1") == []
+    assert run("history", "--outcome", "failed").splitlines()[1].split()[2:4] == [
+        *("billing", "failed")
+    ]
+    assert run("history", "billing", "--outcome", "stalled") == "No run matches.\n"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["--outcome", "broken"], "succeeded, failed, declined"),
+        (["--since", "yesterday"], "--since: yesterday is not a moment: write an instant"),
+        (["--until", "2026-11-30T12:00:00"], "such as 2030-01-31T06:00:00+00:00, or how long ago"),
+        (["--until", "2026-11-30"], "with its UTC offset"),
+        (["--since", "1h", "--until", "2h"], "exchange the two"),
+        (["nobody", "--outcome", "failed"], "there is no lease nobody"),
+    ],
+)
+def test_a_filter_that_is_wrong_is_exit_2_with_the_accepted_forms(words, remedy):
+    code, message = refused("history", *words)
+    assert code == 2
+    # Python 3.11 quotes the choices.
+    assert remedy in message.replace("'", "")
 
 
 @pytest.mark.django_db
@@ -135,6 +207,10 @@ def test_hostile_text_of_the_database_never_reaches_the_terminal(words, json):
     RunLeaseFactory(name="billing", held=True, holder=HOSTILE, paused=True, paused_reason=HOSTILE)
     RunLeaseFactory(name=HOSTILE, progress={"done": HOSTILE, "message": HOSTILE})
     RunFactory(lease_name="billing", holder=HOSTILE, host=HOSTILE, reason=HOSTILE)
+    RunFactory(lease_name="billing", declined=True, holder=HOSTILE, host=HOSTILE)
+    Alert.objects.create(
+        kind=HOSTILE, lease_name="billing", severity="warning", message=HOSTILE, opened_at=Now()
+    )
     shown = run(*words, json=json)
     assert shown.replace("\n", "").isprintable()
 
@@ -144,8 +220,11 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(django_assert_max_num
     RunLeaseFactory.create_batch(30)
     RunLeaseFactory(name="billing")
     RunFactory.create_batch(30, lease_name="billing")
-    for words in (["list"], ["show", "billing"], ["history"], ["history", "billing"]):
-        with django_assert_max_num_queries(2):
+    for most, *words in (
+        *((1, "list"), (6, "show", "billing"), (2, "history"), (1, "history", "billing")),
+        *((1, "history", "--outcome", "failed"), (2, "history", "--host", "web1")),
+    ):
+        with django_assert_max_num_queries(most):
             run(*words)
 
 
@@ -424,54 +503,6 @@ def test_a_database_that_cannot_be_used_is_exit_69_and_one_line_with_the_remedy(
 # -- on a terminal
 
 
-class Terminal:
-    """A process with a terminal as its stdin and as *also* what is named."""
-
-    def __init__(self, *words: str, also: tuple[str, ...] = ("stderr",), **env: str) -> None:
-        self.ours, theirs = pty.openpty()
-        tty.setraw(theirs)
-        self.shown = ""
-        streams = dict.fromkeys(("stdin", *also), theirs)
-        self.process: Popen[str] = spawn_manage("runlease", *words, env=env, **streams)
-        os.close(theirs)
-
-    def read_until(self, text: str) -> None:
-        while text not in self.shown:
-            assert select.select([self.ours], [], [], DEADLINE)[0], self.shown
-            self.shown += os.read(self.ours, 10_000).decode()
-
-    def type(self, text: str) -> None:
-        os.write(self.ours, text.encode())
-
-    def end(self) -> tuple[int, str]:
-        """The exit code, and what went to a stdout that is not the terminal."""
-        out, _ = self.process.communicate(timeout=DEADLINE)
-        try:
-            while chunk := os.read(self.ours, 10_000):
-                self.shown += chunk.decode()
-        except OSError:
-            pass
-        return self.process.returncode, out
-
-
-Start = Callable[..., Terminal]
-
-
-@pytest.fixture
-def terminal() -> Iterator[Start]:
-    started: list[Terminal] = []
-
-    def start(*words: str, **more: Any) -> Terminal:
-        started.append(Terminal(*words, **more))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.process.kill()
-        each.process.communicate()
-        os.close(each.ours)
-
-
 @pytest.mark.django_db(transaction=True)
 def test_on_a_terminal_break_names_the_holder_and_asks(terminal: Start):
     RunLeaseFactory(name="billing", held=True)
@@ -530,19 +561,6 @@ def test_output_that_goes_elsewhere_than_to_the_terminal_of_its_process_has_no_c
 ):
     monkeypatch.setattr("django.core.management.color.supports_color", lambda: True)
     RunLeaseFactory(name="billing", held=True)
-    assert "\x1b" not in run("list")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_only_a_terminal_gets_colours_and_its_whole_width(terminal: Start):
-    name = "n" * 100
-    RunLeaseFactory(name=name, held=True)
-    for options, coloured in (([], True), (["--no-color"], False)):
-        shown = terminal("list", *options, also=("stdout",), COLUMNS="200", TERM="xterm")
-        assert shown.end()[0] == 0
-        assert ("\x1b[32;1mheld" in shown.shown) == coloured
-        assert name in shown.shown
-    assert name not in run("list")
     assert "\x1b" not in run("list")
 
 

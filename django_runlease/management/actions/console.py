@@ -8,12 +8,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.core.management.color import no_style
+from django.core.management.color import Style, no_style
 
 from ... import display, history, jobs
+from ...display import Page
 from ...history import Row
 from ...holder import this_process
 from ...runner import FAILED, USAGE
@@ -31,7 +33,13 @@ class Console:
         self._stdout, self._stderr = command.stdout, command.stderr
         self._as_json = as_json
         # Django's own choice looks at the process's stdout, which need not be this one.
-        self._style = command.style if coloured or command.stdout.isatty() else no_style()
+        on_colours = command.stdout.isatty() and _environment_takes_colours()
+        self._style = command.style if coloured or on_colours else no_style()
+        self._draw = display.plain
+        if on_colours and _is_coloured(self._style) and _can_draw(command.stdout):
+            from ...display.drawn import drawn
+
+            self._draw = drawn
 
     def write(self, data: Row | list[Row], text: Callable[[], str]) -> None:
         if self._as_json:
@@ -61,12 +69,12 @@ class Console:
         finally:
             show("")
 
-    def lay_out(self, layout: Callable[..., str], rows: Any, empty: str = "") -> str:
+    def lay_out(self, describe: Callable[[Any], Page], rows: Any, empty: str = "") -> str:
         """*rows* as wide as the terminal, or of 80 columns where there is none."""
         if not rows:
             return empty
         room = shutil.get_terminal_size().columns if self._stdout.isatty() else display.WIDTH
-        return layout(rows, self._style, room)
+        return self._draw(describe(rows), self._style, room)
 
     def confirm(
         self,
@@ -117,6 +125,20 @@ def operator() -> str:
         # No passwd entry, as often in a container. Python 3.13 made it an OSError.
         user = str(os.getuid())
     return f"{user}@{this_process().host}"
+
+
+def _environment_takes_colours() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def _is_coloured(style: Style) -> bool:
+    return bool(style.SUCCESS("") != "")
+
+
+def _can_draw(stream: Any) -> bool:
+    """Whether rich is installed, and the stream takes the lines that it draws."""
+    encoding = getattr(stream, "encoding", None) or ""
+    return find_spec("rich") is not None and encoding.lower().replace("-", "") == "utf8"
 
 
 def _encodable(text: str, stream: Any) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ... import display, history
+from ... import card, display, history
+from ...search import Filters, Moment, moment
 from .console import Console, check_known, find_lease
-
-RUNS_OF_A_LEASE = 10
 
 
 def leases(console: Console, alias: str, **options: Any) -> None:
@@ -17,17 +17,44 @@ def leases(console: Console, alias: str, **options: Any) -> None:
 
 
 def lease(console: Console, alias: str, name: str, **options: Any) -> None:
-    found = find_lease(name, alias)
-    found["runs"] = history.runs(alias, name, limit=RUNS_OF_A_LEASE)
+    found = card.card(find_lease(name, alias), alias)
     console.write(found, lambda: console.lay_out(display.lease_page, found))
 
 
 def runs(console: Console, alias: str, name: str | None, limit: int, **options: Any) -> None:
-    found = history.runs(alias, name, limit=limit)
-    if name is not None and not found:
+    filters = _filters(**options)
+    found = history.runs(alias, name, limit=limit, filters=filters)
+    if name is not None and not found and not history.runs(alias, name, limit=1):
         check_known(name, alias)
     empty = f"No run yet: `manage.py runjob {name or 'NAME'}` makes the first."
+    if filters is not None:
+        empty = "No run matches."
     console.write(found, lambda: console.lay_out(display.run_table, found, empty))
+
+
+def _filters(
+    outcome: Sequence[str] | None = None,
+    since: Moment | str | None = None,
+    until: Moment | str | None = None,
+    host: str | None = None,
+    **options: Any,
+) -> Filters | None:
+    """None where nothing is asked for. Raises ValueError that names the option."""
+    if not (outcome or since or until or host):
+        return None
+    return Filters(
+        outcomes=tuple(dict.fromkeys(outcome or ())),
+        since=_moment("since", since),
+        until=_moment("until", until),
+        host=host or "",
+    )
+
+
+def _moment(option: str, value: Moment | str | None) -> Moment | None:
+    try:
+        return None if value is None else moment(value)
+    except ValueError as error:
+        raise ValueError(f"--{option}: {error}") from None
 
 
 def effects(

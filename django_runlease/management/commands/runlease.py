@@ -12,6 +12,7 @@ from django.db import DatabaseError, InterfaceError
 
 from ... import history, store
 from ...exceptions import RunLeaseError
+from ...models import Outcome
 from ...runner import FAILED, UNAVAILABLE, USAGE
 from ...text import check_name, printable
 from ..actions import exporting, looking, operating, retention
@@ -46,6 +47,7 @@ class Command(OneLineErrors, BaseCommand):
         )
         add("show", "Show one lease and its last runs.", name="")
         runs = add("history", "Show the last runs, of one lease or of all.", name="?")
+        _add_filters(runs)
         effects = add("effects", "Show the external actions that jobs have begun.", name="?")
         effects.add_argument(
             "--uncertain",
@@ -84,6 +86,20 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "prune": retention.prune,
     "metrics": exporting.export,
 }
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--outcome",
+        action="append",
+        choices=Outcome.values,
+        metavar="OUTCOME",
+        help=f"one of {', '.join(Outcome.values)}; may be given several times",
+    )
+    when = "an instant with its UTC offset (ISO 8601), or how long ago (2h)"
+    parser.add_argument("--since", metavar="WHEN", help=f"started then or later: {when}")
+    parser.add_argument("--until", metavar="WHEN", help=f"started then or earlier: {when}")
+    parser.add_argument("--host", help="where the tick came, or the holder was")
 
 
 def _add_break_options(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,37 @@
+"""Leases, runs and effects as people read them.
+
+``leases``, ``runs`` and ``effects`` describe pages, ``page`` fits them into a width, and ``plain``
+or ``drawn`` (by ``rich``) draws them. ``sentences`` say what an operator did.
+"""
+
+from .effects import effect_table
+from .leases import lease_page, lease_table
+from .page import WIDTH, Card, Cell, Column, Page, Table
+from .plain import plain
+from .runs import decline_table, run_table
+from .sentences import after_break, before_break, paused, resumed
+from .text import cut_end, cut_middle, width
+from .times import moment
+
+__all__ = [
+    "WIDTH",
+    "Card",
+    "Cell",
+    "Column",
+    "Page",
+    "Table",
+    "after_break",
+    "before_break",
+    "cut_end",
+    "cut_middle",
+    "decline_table",
+    "effect_table",
+    "lease_page",
+    "lease_table",
+    "moment",
+    "paused",
+    "plain",
+    "resumed",
+    "run_table",
+    "width",
+]

@@ -1,0 +1,145 @@
+"""Leases: the list of them, and all that is known of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ..history import Row
+from ..models import Severity, State
+from ..terms import short
+from ..text import printable
+from .page import Block, Card, Cell, Column, Page, Table
+from .runs import decline_table, run_table
+from .text import cut_middle
+from .times import age, moment
+
+_ROLES = {State.HELD: "SUCCESS", State.EXPIRED: "ERROR", State.PAUSED: "WARNING"}
+
+
+def lease_table(leases: Iterable[Row]) -> Page:
+    """One line for each lease: its name, state with ages, holder and generation."""
+    columns = [
+        Column(title="NAME", cut=cut_middle),
+        Column(title="STATE"),
+        Column(title="HOLDER", cut=cut_middle),
+        Column(title="GENERATION", right=True),
+    ]
+    rows = [
+        [
+            Cell(printable(lease["name"])),
+            _state(lease),
+            Cell(printable(lease["holder"])),
+            Cell(str(lease["generation"])),
+        ]
+        for lease in leases
+    ]
+    return [Table(columns, rows)]
+
+
+def lease_page(lease: Row) -> Page:
+    """All that ``card.card`` tells of one lease, labelled, and its last runs and declines."""
+    page: list[Block] = [Card(list(_labelled(lease)))]
+    if lease["runs"]:
+        page += run_table(lease["runs"], named=False, heading="Last runs")
+    else:
+        page.append(Cell("No run yet."))
+    if lease["declines"]:
+        page += decline_table(lease["declines"], heading="Last declines")
+    return page
+
+
+def _labelled(lease: Row) -> Iterator[tuple[str, Cell]]:
+    yield "Name", Cell(printable(lease["name"]))
+    yield "State", _state(lease)
+    for alert in lease["alerts"]:
+        yield "Alert", _alert(alert)
+    yield "Paused by", Cell(printable(lease["paused_by"]))
+    yield "Reason", Cell(printable(lease["paused_reason"]))
+    yield from _holder(lease)
+    yield from _progress(lease)
+    yield "Generation", Cell(str(lease["generation"]))
+    for label, key in (("TTL", "ttl"), ("Every", "every")):
+        yield label, Cell("" if lease[key] is None else short(lease[key]))
+    for key in ("claimed_at", "expires_at", "not_before", "last_tick"):
+        yield key.removesuffix("_at").replace("_", " ").capitalize(), Cell(moment(lease[key]))
+    if lease["declines_since_start"]:
+        yield "Declined", Cell(f"{lease['declines_since_start']} in a row since the last start")
+    if lease["uncertain_effects"]:
+        remedy = "see `manage.py runlease effects --uncertain`"
+        yield "Effects", Cell(f"{lease['uncertain_effects']} uncertain: {remedy}", "ERROR")
+
+
+def _holder(lease: Row) -> Iterator[tuple[str, Cell]]:
+    yield "Holder", Cell(printable(lease["holder"]))
+    yield "Host", Cell(printable(lease["host"]))
+    yield "Process", _process(lease)
+    process = lease["holder_process"]
+    if isinstance(process, Mapping) and isinstance(process.get("group"), int):
+        yield "Program", Cell(f"process group {process['group']}")
+    if lease["renewed_ago"] is not None:
+        by = "" if lease["heartbeat"] else ", by hand: it has no heartbeat"
+        yield "Heartbeat", Cell(f"renewed {age(lease['renewed_ago'])} ago{by}")
+
+
+def _process(lease: Row) -> Cell:
+    process = lease["holder_process"]
+    if not isinstance(process, Mapping) or not isinstance(process.get("pid"), int):
+        return Cell("")
+    if lease["process_gone"]:
+        return Cell(f"{process['pid']}, which is gone", "ERROR")
+    started = lease["process_age"]
+    since = "" if started is None else f", started {age(started)} ago"
+    return Cell(f"{process['pid']}{since}")
+
+
+def _progress(lease: Row) -> Iterator[tuple[str, Cell]]:
+    progress, share = lease["progress"], lease["progress_share"]
+    if not isinstance(progress, Mapping):
+        return
+    words = []
+    if share is not None:
+        # Not 100% before it is done.
+        words.append(f"{int(share * 100)}%")
+    numbers = [_number(progress[key]) for key in ("done", "total") if progress.get(key) is not None]
+    if numbers:
+        words.append(" of ".join(numbers))
+    if lease["estimated_left"] is not None:
+        words.append(f"about {age(lease['estimated_left'])} left")
+    yield "Progress", Cell(printable(", ".join(words)), share=share)
+    yield "Message", Cell(printable(str(progress.get("message") or "")))
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _alert(alert: Row) -> Cell:
+    about = f"{alert['kind']}, {alert['severity']}, since {moment(alert['opened_at'])}"
+    if alert["silenced"]:
+        about += f", silenced until {moment(alert['silenced_until'])}"
+    role = "ERROR" if alert["severity"] == Severity.CRITICAL else "WARNING"
+    text = f"{about}: {alert['message']}"
+    if alert["remedy"]:
+        text += f" ({alert['remedy']})"
+    return Cell(printable(text), "" if alert["silenced"] else role)
+
+
+def _state(lease: Row) -> Cell:
+    state, expires_in = lease["state"], lease["expires_in"]
+    if state == State.EXPIRED:
+        words = [f"expired {age(expires_in)} ago"]
+    elif state == State.HELD:
+        words = [held_for(lease), f"expires in {age(expires_in)}"]
+    else:
+        words = [state]
+        if expires_in is not None:
+            words.append(held_for(lease) if expires_in > 0 else "expired")
+    if lease["due_in"] is not None and expires_in is None:
+        words.append(f"due in {age(lease['due_in'])}")
+    return Cell(", ".join(words), _ROLES.get(state, ""))
+
+
+def held_for(lease: Row) -> str:
+    """``held 2m 10s``."""
+    return "held" if lease["held_for"] is None else f"held {age(lease['held_for'])}"

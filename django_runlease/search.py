@@ -1,0 +1,150 @@
+"""Which runs of the history are meant, and how they are found among millions of others.
+
+No index orders the runs of all leases. So runs are looked for lease by lease and, where outcomes
+are asked for, outcome by outcome, each from the newest on and each in an index that holds only
+these: what is rare among millions is found at once. The names are read from the index, too, one
+jump for each, so that runs whose lease was removed are not missed.
+
+A host is in no index: it is looked for in the rows, in one pass over them at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import BigIntegerField, BooleanField, QuerySet
+from django.db.models.expressions import RawSQL
+
+from .models import Outcome, Run
+from .terms import duration
+from .text import nearest
+
+Moment = datetime | timedelta
+"""An aware instant, or how long ago, on the database's clock."""
+
+_NAMES = """
+    (SELECT lease_name FROM runlease_run ORDER BY lease_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT run.lease_name FROM runlease_run AS run
+             WHERE run.lease_name > names.lease_name ORDER BY run.lease_name LIMIT 1)
+      FROM names WHERE names.lease_name IS NOT NULL
+"""
+
+_KEYS = """
+    WITH RECURSIVE names (lease_name) AS ({names})
+    SELECT found.id FROM names CROSS JOIN LATERAL ({runs}) AS found
+     ORDER BY found.started_at DESC, found.id DESC LIMIT %s
+"""
+
+_RUNS = """(
+    SELECT runlease_run.id, runlease_run.started_at FROM runlease_run
+     WHERE runlease_run.lease_name = names.lease_name AND {conditions}
+     ORDER BY runlease_run.started_at DESC, runlease_run.id DESC LIMIT %s
+)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filters:
+    """Which runs. Raises ValueError for an outcome that there is none of, for an instant without
+    an offset, and for a beginning after the end."""
+
+    outcomes: tuple[str, ...] = ()
+    """Any of these; empty for all."""
+    since: Moment | None = None
+    until: Moment | None = None
+    """Started in this period, its ends included."""
+    host: str = ""
+    """Where the run or the declined tick came, or the host of the holder that it names."""
+    bypasses: bool = True
+    """Whether writes past a fence are wanted too, which are no runs of the job."""
+
+    def __post_init__(self) -> None:
+        for outcome in self.outcomes:
+            if outcome not in Outcome.values:
+                raise ValueError(f"outcome: {outcome!r}: {nearest(outcome, Outcome.values)}")
+        for bound in (self.since, self.until):
+            if isinstance(bound, datetime) and bound.tzinfo is None:
+                raise ValueError(_no_moment(bound.isoformat()))
+        if _is_after(self.since, self.until):
+            raise ValueError("since lies after until, so no run can match: exchange the two")
+
+
+def moment(value: Moment | str) -> Moment:
+    """An instant, or a length of time for one that long ago.
+
+    Takes ISO 8601 with a UTC offset, and what :func:`.terms.duration` takes. Raises ValueError,
+    naming the accepted forms, for anything else.
+    """
+    if isinstance(value, datetime):
+        return value
+    try:
+        return duration(value)
+    except ValueError as error:
+        if not isinstance(value, str):
+            raise ValueError(_no_moment(value)) from error
+    try:
+        return datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise ValueError(_no_moment(value)) from None
+
+
+def _no_moment(value: object) -> str:
+    return (
+        f"{value!r} is not a moment: write an instant with its UTC offset, such as "
+        '2030-01-31T06:00:00+00:00, or how long ago, such as "90s", "2h" or "1d12h", '
+        "up to 366 days"
+    )
+
+
+def _is_after(since: Moment | None, until: Moment | None) -> bool:
+    if isinstance(since, datetime) and isinstance(until, datetime):
+        return since > until
+    return isinstance(since, timedelta) and isinstance(until, timedelta) and since < until
+
+
+def newest_keys(name: str | None, filters: Filters, limit: int) -> RawSQL:
+    """The primary keys of the *limit* newest runs that match, of *name* or of all leases, as an
+    expression for ``pk__in``. Not for a host, which would be looked for lease by lease."""
+    names = _NAMES if name is None else "SELECT %s"
+    params: list[Any] = [] if name is None else [name]
+    parts = []
+    for outcome in filters.outcomes or (None,):
+        conditions, values = _conditions(filters, outcome)
+        parts.append(_RUNS.format(conditions=conditions))
+        params += [*values, limit]
+    # Not from outside: both are made of the texts above.
+    sql = _KEYS.format(names=names, runs=" UNION ALL ".join(parts))
+    return RawSQL(sql, [*params, limit], output_field=BigIntegerField())  # noqa: S611
+
+
+def matching(runs: QuerySet[Run], filters: Filters) -> QuerySet[Run]:
+    """Those of *runs* that match, in whatever way the database finds them."""
+    if filters.outcomes:
+        runs = runs.filter(outcome__in=filters.outcomes)
+    return runs.filter(RawSQL(*_conditions(filters), output_field=BooleanField()))  # noqa: S611
+
+
+def _conditions(filters: Filters, outcome: str | None = None) -> tuple[str, list[Any]]:
+    parts = list(_parts(filters, outcome))
+    return " AND ".join(text for text, _ in parts), [v for _, values in parts for v in values]
+
+
+def _parts(filters: Filters, outcome: str | None) -> Iterator[tuple[str, list[Any]]]:
+    yield "true", []
+    if outcome is not None:
+        yield "runlease_run.outcome = %s", [outcome]
+    for operator, bound in ((">=", filters.since), ("<=", filters.until)):
+        # No bound of an index can be what changes during a statement, as clock_timestamp() does.
+        if isinstance(bound, timedelta):
+            ago = "statement_timestamp() - make_interval(secs => %s)"
+            yield f"runlease_run.started_at {operator} {ago}", [bound.total_seconds()]
+        elif bound is not None:
+            yield f"runlease_run.started_at {operator} to_timestamp(%s)", [bound.timestamp()]
+    if filters.host:
+        holder = "starts_with(runlease_run.holder, %s)"
+        yield f"(runlease_run.host = %s OR {holder})", [filters.host, f"{filters.host}:"]
+    if not filters.bypasses:
+        yield "runlease_run.trigger <> 'bypass'", []

@@ -1,0 +1,55 @@
+"""A long history, and how queries read it."""
+
+import re
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_runlease.clock import Now, Seconds
+
+from .factories import RunFactory
+
+
+@pytest.fixture
+def long_history(db: None) -> None:
+    """20 leases with 40,000 runs that succeeded, 2,000 newer declines of one, and before them all
+    one failure of another."""
+    with connection.cursor() as cursor:
+        # What other tests have rolled back still fills the indexes, some more than others.
+        cursor.execute("TRUNCATE runlease_run")
+    RunFactory(
+        lease_name="job-7",
+        outcome="failed",
+        generation=0,
+        started_at=Now() - Seconds(timedelta(days=2)),
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO runlease_run (lease_name, token, generation, holder, host, trigger,
+                                      started_at, outcome, reason, error, output)
+            SELECT 'job-' || CASE WHEN n > 40000 THEN 3 ELSE n %% 20 END, %s::uuid, n, 'h:1', 'h',
+                   'api', now() - make_interval(secs => (42000 - n) * 2),
+                   CASE WHEN n > 40000 THEN 'declined' ELSE 'succeeded' END, '', '', ''
+              FROM generate_series(1, 42000) AS n
+            """,
+            [uuid.uuid4()],
+        )
+        cursor.execute("ANALYZE runlease_run")
+
+
+def work(read: Callable[[], object]) -> tuple[str, int]:
+    """The plans of all queries of *read*, and how many rows they read in vain."""
+    with CaptureQueriesContext(connection) as captured:
+        read()
+    lines = []
+    with connection.cursor() as cursor:
+        for query in captured:
+            cursor.execute("EXPLAIN (ANALYZE, TIMING OFF) " + query["sql"])
+            lines += [line for (line,) in cursor.fetchall()]
+    plan = "\n".join(lines)
+    return plan, sum(map(int, re.findall(r"Rows Removed by Filter: (\d+)", plan)))
