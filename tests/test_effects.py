@@ -249,8 +249,10 @@ def test_an_effect_in_an_open_transaction_of_another_alias_of_its_database_is_re
     assert not Effect.objects.exists()
 
 
-def test_a_transaction_in_another_database_is_no_obstacle_to_an_effect(held, other):
-    with further_alias("file", ENGINE="tests.databases.sqlite", NAME=":memory:", OPTIONS={}):
+def test_a_transaction_in_another_database_is_no_obstacle_to_an_effect(held, other, tmp_path):
+    # Django would leave one in memory open.
+    name = tmp_path / "file.sqlite3"
+    with further_alias("file", ENGINE="tests.databases.sqlite", NAME=name, OPTIONS={}):
         with transaction.atomic(using=other), transaction.atomic(using="file"):
             with held.effect("charge", 7):
                 Invoice.objects.using(other).update(cents=1)
