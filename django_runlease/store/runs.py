@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -19,8 +20,6 @@ from .records import ClaimRequest, Closed, Closing, Refusal
 
 BROKEN = "broken by "
 """How the reason of a Run begins that an operator closed by breaking its lease."""
-
-_AMENDABLE = (Outcome.RUNNING, Outcome.ABANDONED, Outcome.LOST)
 
 
 def open_run(
@@ -134,20 +133,30 @@ def tell_closed(closed: Iterable[Closed], alias: str) -> None:
 
 def close(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
     """Close a Run as its holder says."""
-    Run.objects.using(alias).filter(pk=run_id, token=token, outcome=Outcome.RUNNING).update(
-        outcome=closing.outcome,
-        finished_at=Greatest(F("started_at"), Now()),
-        **_told(closing),
-    )
+    _close(run_id, token, closing, alias, (Outcome.RUNNING,))
+
+
+def close_held(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
+    """Close the Run of a lease that is still its holder's, also if a check had given it up."""
+    _close(run_id, token, closing, alias, (Outcome.RUNNING, Outcome.ABANDONED))
 
 
 def amend_to_lost(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
     """Let a holder that lost its lease write down when it really stopped."""
-    run = Run.objects.using(alias).filter(pk=run_id, token=token, outcome__in=_AMENDABLE)
-    run.update(
-        outcome=Outcome.LOST,
+    lost = replace(closing, outcome=Outcome.LOST)
+    _close(run_id, token, lost, alias, (Outcome.RUNNING, Outcome.ABANDONED, Outcome.LOST))
+
+
+def _close(
+    run_id: int, token: UUID, closing: Closing, alias: str, replaced: tuple[Outcome, ...]
+) -> None:
+    Run.objects.using(alias).filter(pk=run_id, token=token, outcome__in=replaced).update(
+        outcome=closing.outcome,
         finished_at=Greatest(F("started_at"), Now()),
-        **_told(closing),
+        reason=storable(closing.reason),
+        exit_code=closing.exit_code,
+        error=tail(closing.error),
+        output=tail(closing.output),
     )
 
 
@@ -156,15 +165,6 @@ def is_closed_by(run_id: int, token: UUID, closing: Closing, alias: str) -> bool
     run = Run.objects.using(alias).filter(pk=run_id, token=token, outcome=closing.outcome)
     broken = Q(outcome=Outcome.LOST, reason__startswith=BROKEN)
     return run.filter(reason=storable(closing.reason)).exclude(broken).exists()
-
-
-def _told(closing: Closing) -> dict[str, object]:
-    return {
-        "reason": storable(closing.reason),
-        "exit_code": closing.exit_code,
-        "error": tail(closing.error),
-        "output": tail(closing.output),
-    }
 
 
 def _between(start: float | None, end: float | None) -> timedelta | None:
