@@ -27,11 +27,14 @@ What one process does, from top to bottom; each module imports only from those b
     admin/        holders and history, to look at
     checks        mistakes in the settings, found before the first tick
     testing       situations for the tests of your jobs
+    views         the health endpoint;  urls: where it is mounted
     runner        run a job under its lease; what its end means
     watch         a thread without I/O that ends a job when it has to end
     supervisor    a program as the job: its process group, guarded by guard.py
     terminal      which process group reads it, and gets its Ctrl-C
     interrupts    how a job in this process is stopped;  output: how it is kept quiet
+    incidents     what is kept of the alerts, and who is told
+    alerts        what is wrong with a lease: one rule for each kind
     jobs          which job a name stands for
     blocks        lease() and leased(): the length of a lease in code
     claiming      claim(): try, wait, give up
@@ -40,7 +43,9 @@ What one process does, from top to bottom; each module imports only from those b
     effects       the ledger of external actions;  endings: how a run ends, for the history
     fencing       the fence;  triggers: tables that refuse what is not fenced
     store/        the only code that changes a lease: claim, beat, release, break, pause
-    history       reads for people and programs;  display: tables and ages
+    statistics    what the history comes to;  display: tables and ages
+    history       reads for people and programs
+    situation     what the rules of the alerts look at;  thresholds: when they apply
     models        the rows: RunLease, and Run, its history
     terms         durations, and timings that check themselves
     holder        who am I, is that holder dead;  clock: the database's time and ours

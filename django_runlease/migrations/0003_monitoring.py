@@ -50,6 +50,12 @@ class Migration(migrations.Migration):
                 ("opened_at", models.DateTimeField(verbose_name="opened at")),
                 ("resolved_at", models.DateTimeField(null=True, verbose_name="resolved at")),
                 ("silenced_until", models.DateTimeField(null=True, verbose_name="silenced until")),
+                (
+                    "silenced_by",
+                    models.TextField(
+                        blank=True, db_default="", default="", verbose_name="silenced by"
+                    ),
+                ),
                 ("notified_at", models.DateTimeField(null=True, verbose_name="notified at")),
                 (
                     "recovery_notified_at",
@@ -148,6 +154,18 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="alert",
             index=models.Index(fields=["lease_name", "opened_at"], name="runlease_alert_history"),
+        ),
+        migrations.AddIndex(
+            model_name="alert",
+            index=models.Index(
+                condition=models.Q(
+                    ("notified_at__isnull", False),
+                    ("recovery_notified_at__isnull", True),
+                    ("resolved_at__isnull", False),
+                ),
+                fields=["lease_name", "resolved_at"],
+                name="runlease_alert_untold",
+            ),
         ),
         migrations.AddConstraint(
             model_name="alert",

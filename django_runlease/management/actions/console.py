@@ -20,6 +20,10 @@ from ...runner import FAILED, USAGE
 INTERRUPTED = 130
 
 
+class Verdict(CommandError):
+    """An exit code, after everything has been said."""
+
+
 class Console:
     """Where an action of *command* writes: JSON if *as_json*, else text, coloured on a terminal."""
 

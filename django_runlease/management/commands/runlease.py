@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,15 +13,16 @@ from django.db import DatabaseError, InterfaceError
 
 from ... import history, store
 from ...exceptions import RunLeaseError
+from ...models import AlertKind
 from ...runner import FAILED, UNAVAILABLE, USAGE
 from ...text import check_name, printable
-from ..actions import looking, operating
-from ..actions.console import Console
+from ..actions import looking, monitoring, operating
+from ..actions.console import Console, Verdict
 from ._errors import OneLineErrors
 
 
 class Command(OneLineErrors, BaseCommand):
-    help = "List the leases, show their history, and pause, resume or break one."
+    help = "List the leases, show their history, check them, and pause, resume or break one."
     # An operator may need it in the very moment when something is wrong with the project.
     requires_system_checks = ()
 
@@ -53,6 +55,19 @@ class Command(OneLineErrors, BaseCommand):
         pause.add_argument("--reason", default="", metavar="TEXT", help="shown to the others")
         add("resume", "Let a paused lease be claimed again.", name="")
         _add_break_options(add("break", "Take a lease away from its holder.", name=""))
+        check = add("check", "Say what is wrong: exit 1 for a warning, 2 if critical.", name="?")
+        check.add_argument(
+            "--notify", action="store_true", help="tell the admins, once of each incident"
+        )
+        _add_silence_options(add("silence", "Let nobody be told of an alert.", name=""))
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        try:
+            return super().execute(*args, **options)
+        except Verdict as verdict:
+            if not getattr(self, "_called_from_command_line", False):
+                raise
+            sys.exit(verdict.returncode)
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         console = Console(self, as_json=options["json"], coloured=options["force_color"])
@@ -71,6 +86,8 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "pause": operating.pause,
     "resume": operating.resume,
     "break": operating.break_lease,
+    "check": monitoring.check,
+    "silence": monitoring.silence,
 }
 
 
@@ -89,6 +106,14 @@ def _add_break_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--forget-tick", action="store_true", help="let the last tick run once more"
     )
+
+
+def _add_silence_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", metavar="KIND", choices=AlertKind.values, help="such as overrun")
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--for", dest="length", metavar="DURATION", help="how long")
+    length.add_argument("--until", metavar="ISO8601", help="a moment with its UTC offset")
+    length.add_argument("--lift", action="store_true", help="let it be told again")
 
 
 def _add_base_options(parser: argparse.ArgumentParser) -> None:
