@@ -180,6 +180,12 @@ def stuck(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
 def ghost(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if lease.expires_in is None or lease.is_held:
         return None
+    if lease.left_group is not None:
+        message = (
+            f"the lease of {lease.holder} expired {_ago(-lease.expires_in)}, and its program still "
+            f"runs: ticks decline while the process group {lease.left_group} lives"
+        )
+        return _warning(message, f"end that group, or {_command('break', lease.name)}")
     if lease.expires_in <= 0:
         what = f"the lease of {lease.holder} expired {_ago(-lease.expires_in)}"
     else:

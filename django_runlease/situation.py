@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connections
 
-from .holder import is_dead
+from .holder import is_dead, living_group
 from .models import Effect, Outcome, Run, RunLease
 
 FAILURES = (
@@ -41,6 +41,8 @@ class Situation:
     """None when it is free; negative once it has expired."""
     is_dead: bool = False
     """Its holder's process is seen to be gone."""
+    left_group: int | None = None
+    """The process group of a program that is seen to have outlived the lease: claims decline."""
     started_ago: float | None = None
     """The last start, also of a run that has ended."""
     renewed_ago: float | None = None
@@ -193,6 +195,7 @@ def situations(
 
 def _situation(row: dict[str, Any]) -> Situation:
     taken, now = row["taken"], row["now"]
+    expired = taken and row["expires_at"] <= now
     process = json.loads(row["holder_process"]) if row["holder_process"] else None
 
     def ago(column: str) -> float | None:
@@ -207,6 +210,7 @@ def _situation(row: dict[str, Any]) -> Situation:
         holder=row["holder"],
         expires_in=row["expires_at"] - now if taken else None,
         is_dead=taken and is_dead(row["host"], process),
+        left_group=living_group(row["host"], process) if expired else None,
         started_ago=ago("claimed_at"),
         renewed_ago=ago("renewed_at"),
         last_duration=None if row["ended_at"] is None else row["ended_at"] - row["ended_from"],

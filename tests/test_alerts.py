@@ -22,8 +22,8 @@ from django_runlease.testing import expire_now, held_by_another, take_over_now, 
 from django_runlease.thresholds import thresholds
 
 from .factories import RunFactory, RunLeaseFactory
-from .programs import ended, start
-from .support import elsewhere, manage, spawn_python, wait_for
+from .programs import ended, guards, start
+from .support import elsewhere, expire, manage, spawn_python, wait_for
 
 NAME = "job"
 
@@ -296,13 +296,33 @@ def test_ghost_a_lease_that_expired_and_nobody_took_over():
 
 @pytest.mark.django_db(transaction=True)
 def test_ghost_a_holder_that_was_killed_is_seen_at_once_on_its_kernel():
-    process = start("sleep", "60", options=("--ttl", "10m"), name=NAME)
+    process = start("sleep", "600", options=("--ttl", "10m"), name=NAME)
     with ended(process):
         wait_for(RunLease.objects.filter(holder_process__has_key="group").exists)
     wait_for(lambda: found() == {"ghost": "warning"})
     assert "is gone, and nobody has taken over" in finding("ghost").message
     assert manage("runjob", NAME, "--", "true").returncode == 0
     assert found() == {}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_ghost_a_program_that_has_outlived_its_lease_is_named_and_its_run_stays_open():
+    """Its runjob and its guard were both killed, so nothing has ended it."""
+    process = start("sleep", "600", options=("--ttl", "10m"), name=NAME)
+    wait_for(RunLease.objects.filter(holder_process__has_key="group").exists)
+    group = RunLease.objects.get().holder_process["group"]
+    with ended(process, [group]):
+        guard = wait_for(lambda: guards(process))[0]
+        process.send_signal(signal.SIGSTOP)
+        guard.kill()
+        process.kill()
+        process.communicate()
+        assert found() == {}, "its group lives"
+        expire(NAME)
+        assert f"while the process group {group} lives" in finding("ghost").message
+        assert store.close_dead_runs("default") == []
+    wait_for(lambda: store.close_dead_runs("default"))
+    assert "nobody has taken over" in finding("ghost").message
 
 
 @pytest.mark.django_db(transaction=True)

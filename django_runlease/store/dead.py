@@ -9,7 +9,7 @@ from django.db.models import Exists, OuterRef, Subquery
 from django.db.models.functions import Least
 
 from ..clock import Now
-from ..holder import is_dead
+from ..holder import is_dead, living_group
 from ..models import Outcome, Run, RunLease
 from .connection import in_transaction
 from .records import Closed
@@ -30,7 +30,8 @@ _END = Least(
 
 def close_dead_runs(alias: str, name: str | None = None) -> list[Closed]:
     """Close as ``abandoned`` each open Run, of all leases or of *name*, whose lease has expired or
-    belongs to somebody else, or whose process is seen to be gone; tell, and say which.
+    belongs to somebody else, or whose process is seen to be gone; tell, and say which. One whose
+    program is seen to outlive its lease stays open.
 
     The leases stay as they are. A holder that wakes may still write down how its Run really ended.
     Raises RunLeaseError within an open transaction, and Django's database errors.
@@ -76,5 +77,7 @@ def _reason(*, current: bool, unexpired: bool, host: str, process: Any, pk: int)
     if not current:
         return "never closed; its lease has changed hands"
     if not unexpired:
-        return "never released; its lease had expired"
+        # A program that has outlived its lease is still at it, and claims wait for it.
+        left = living_group(host, process)
+        return "never released; its lease had expired" if left is None else None
     return "never released; its process is gone" if is_dead(host, process) else None
