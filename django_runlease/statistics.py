@@ -98,7 +98,7 @@ _STATISTICS = """
                    CASE WHEN ran THEN greatest(0, extract(
                        epoch FROM coalesce(run.finished_at, period.now) - run.started_at
                    ))::float8 END AS held,
-                   CASE WHEN ran AND run.outcome <> 'running' THEN greatest(0, extract(
+                   CASE WHEN ran THEN greatest(0, extract(
                        epoch FROM run.finished_at - run.started_at
                    ))::float8 END AS duration,
                    CASE WHEN ran THEN extract(epoch FROM run.waited)::float8 END AS waited,

@@ -86,7 +86,9 @@ def test_overrun_a_run_that_goes_on_for_most_of_its_interval_and_longer(held):
     assert found() == {}
     set_back(49 * 60, "claimed_at")
     assert finding("overrun").severity == Severity.WARNING
-    assert re.search(r"running for 49m( \ds)?, 82 % of every \(1h\)", finding("overrun").message)
+    assert re.search(
+        r"running for 49m( \d+s)?, 8[12] % of every \(1h\)", finding("overrun").message
+    )
     set_back(61 * 60, "claimed_at")
     assert found() == {"overrun": "critical"}
 
@@ -115,15 +117,16 @@ def test_contention_a_tick_that_was_declined_of_late(held):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_tick_that_another_host_ran_is_neither_contention_nor_starvation():
+def test_a_tick_that_another_host_ran_is_neither_contention_nor_starvation(settings):
+    settings.RUNLEASE = {"ALERTS": {"starved": {"count": 2}}}
     tick = datetime(2026, 1, 1, tzinfo=UTC)
     with held_by_another(NAME):
         pass
     held = claim(NAME, tick=tick)
     decline(5, tick=tick)
     assert found() == {}
-    decline(1, tick=tick + timedelta(minutes=1))
-    decline(1, tick=tick + timedelta(minutes=1))
+    decline(2, tick=tick + timedelta(minutes=1))
+    assert found() == {"contention": "warning"}
     assert finding("contention").message.startswith("1 tick ")
     held.release()
     # A host that comes too late.
@@ -171,7 +174,7 @@ def test_overdue_no_start_within_the_interval_and_a_tenth_of_it():
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(("every", "age", "is_overdue"), [(10, 60, False), (10, 80, True)])
+@pytest.mark.parametrize(("every", "age", "is_overdue"), [(60, 90, False), (60, 150, True)])
 def test_the_grace_of_a_short_interval_is_a_minute(every, age, is_overdue):
     run(every=every)
     set_back(age, "claimed_at")
@@ -257,11 +260,11 @@ sys.stdin.read()
     try:
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGSTOP)
-        set_back(399, "renewed_at")
+        set_back(370, "renewed_at")
         assert found() == {}
-        set_back(401, "renewed_at")
+        set_back(410, "renewed_at")
         assert found() == {"stuck": "critical"}
-        assert "renewed it 6m 41s ago, with a ttl of 10m" in finding("stuck").message
+        assert re.search(r"renewed it 6m \d+s ago, with a ttl of 10m", finding("stuck").message)
     finally:
         process.kill()
         process.communicate()
@@ -276,7 +279,7 @@ def test_a_holder_that_renews_by_itself_is_not_stuck_because_it_is_late(held):
 
 @pytest.mark.django_db(transaction=True)
 def test_stuck_a_lease_that_expires_later_than_its_ttl_since_the_clock_was_set_back(held):
-    RunLease.objects.update(expires_at=ago(-602))
+    RunLease.objects.update(expires_at=ago(-660))
     assert found() == {"stuck": "critical"}
     assert "the database's clock was set back" in finding("stuck").message
     held.renew()
@@ -536,6 +539,34 @@ def test_the_situation_is_read_by_indexes_whatever_the_history_holds(name):
         assert "Index" in node["Node Type"] or "Bitmap" in node["Node Type"], node
         # For one lease, never its whole history.
         assert node["Actual Rows"] + node.get("Rows Removed by Filter", 0) < 200, node
+
+
+@pytest.mark.django_db
+def test_the_declines_since_the_last_start_are_not_searched_for_its_run_and_its_failures():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO runlease_run (lease_name, token, generation, holder, host, trigger,
+                                      started_at, finished_at, outcome, reason, error, output)
+            SELECT 'job', NULL, n, 'h', 'h', 'api', now() - make_interval(secs => 20000 - n),
+                   now(), CASE WHEN n < 10 THEN 'failed' ELSE 'declined' END, 'paused', '', ''
+              FROM generate_series(1, 20000) AS n;
+            INSERT INTO runlease_runlease (name, generation, holder, host, claimed_at, paused,
+                                           paused_by, paused_reason)
+            SELECT 'job', 1, '', '', now() - make_interval(secs => 19990), false, '', '';
+            """,
+            [],
+        )
+        cursor.execute("ANALYZE runlease_run; ANALYZE runlease_runlease")
+        with CaptureQueriesContext(connection) as captured:
+            assert found() == {"failing": "critical"}
+        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + captured[0]["sql"])
+        ((plan,),) = cursor.fetchall()
+    plan = json.loads(plan) if isinstance(plan, str) else plan
+    newest = [node for node in plan_nodes(plan[0]["Plan"]) if node["Node Type"] == "Limit"]
+    assert len(newest) == 3
+    for node in plan_nodes({"Node Type": "", "Plans": newest}):
+        assert node.get("Rows Removed by Filter", 0) < 10, node
 
 
 @pytest.mark.django_db(transaction=True)

@@ -3,11 +3,12 @@
 import threading
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from smtplib import SMTPServerDisconnected
 
 import pytest
 from django.core import mail
-from django.core.mail.backends.base import BaseEmailBackend
-from django.db import connection
+from django.core.mail.backends.locmem import EmailBackend
+from django.db import connection, transaction
 
 from django_runlease import claim, incidents, signals, store
 from django_runlease.alerts import evaluate
@@ -18,7 +19,7 @@ from django_runlease.store import Closing
 from django_runlease.testing import expire_now
 
 from .factories import RunFactory, RunLeaseFactory
-from .support import elsewhere, open_transaction, together, wait_for
+from .support import ADMINS, MAILERS, elsewhere, open_transaction, together, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,7 +50,7 @@ def kinds(report):
 
 @pytest.fixture(autouse=True)
 def admins(settings):
-    settings.ADMINS = [("Ops", "ops@example.com")]
+    settings.ADMINS, settings.MAILERS = ADMINS, MAILERS
 
 
 @pytest.fixture
@@ -178,8 +179,6 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_incidents(
 
 
 def test_within_an_open_transaction_nothing_is_recorded():
-    from django.db import transaction
-
     with transaction.atomic(), pytest.raises(RunLeaseError, match="open transaction"):
         check()
 
@@ -267,21 +266,15 @@ def test_of_many_checks_that_notify_at_once_one_tells(told):
     assert (len(told), len(mail.outbox)) == (1, 1)
 
 
-class Hanging(BaseEmailBackend):
-    """A mail server that answers when it is let."""
+def test_while_one_check_sends_its_mail_another_neither_waits_nor_tells(monkeypatch, told):
+    asked, answer, send = threading.Event(), threading.Event(), EmailBackend.send_messages
 
-    asked, answer = threading.Event(), threading.Event()
-    letters: list[str] = []
+    def hang(self, messages):
+        asked.set()
+        assert answer.wait(60)
+        return send(self, messages)
 
-    def send_messages(self, messages):
-        self.asked.set()
-        assert self.answer.wait(60)
-        self.letters.extend(message.subject for message in messages)
-        return len(messages)
-
-
-def test_while_one_check_sends_its_mail_another_neither_waits_nor_tells(settings, told):
-    settings.EMAIL_BACKEND = f"{__name__}.Hanging"
+    monkeypatch.setattr(EmailBackend, "send_messages", hang)
     fail()
     results = []
     first = threading.Thread(
@@ -289,37 +282,37 @@ def test_while_one_check_sends_its_mail_another_neither_waits_nor_tells(settings
     )
     first.start()
     try:
-        assert Hanging.asked.wait(60)
+        assert asked.wait(60)
         assert check(notify=True).status == "critical"
         assert told == []
         run()
         assert check(notify=True).status == "ok"
     finally:
-        Hanging.answer.set()
+        answer.set()
         first.join()
     assert results == ["critical"]
-    assert len(Hanging.letters) == 1
+    assert len(mail.outbox) == 1
     assert [name for name, _ in told] == ["alert_opened"]
     check(notify=True)
     assert [name for name, _ in told] == ["alert_opened", "alert_resolved"]
 
 
-class Broken(BaseEmailBackend):
-    def send_messages(self, messages):
-        raise ConnectionRefusedError(111, "Connection refused")
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError(111, "no answer"), SMTPServerDisconnected("no answer")]
+)
+def test_a_mail_that_cannot_be_sent_is_said_and_tried_again(monkeypatch, told, error):
+    def refuse(self, messages):
+        raise error
 
-
-def test_a_mail_that_cannot_be_sent_is_said_and_tried_again(settings, told):
     fail()
-    working = settings.EMAIL_BACKEND
-    settings.EMAIL_BACKEND = f"{__name__}.Broken"
-    for _ in range(2):
-        report = check(notify=True)
-        assert "Connection refused" in report.untold
-        assert report.status == "critical"
-        assert told == []
-        assert Alert.objects.get().notified_at is None
-    settings.EMAIL_BACKEND = working
+    with monkeypatch.context() as broken:
+        broken.setattr(EmailBackend, "send_messages", refuse)
+        for _ in range(2):
+            report = check(notify=True)
+            assert "no answer" in report.untold
+            assert report.status == "critical"
+            assert told == []
+            assert Alert.objects.get().notified_at is None
     assert check(notify=True).untold == ""
     assert (len(told), len(mail.outbox)) == (1, 1)
 

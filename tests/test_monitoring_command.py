@@ -6,6 +6,7 @@ from datetime import timedelta
 from io import StringIO
 
 import pytest
+from django import VERSION
 from django.core import mail
 from django.core.management import CommandError, call_command
 
@@ -13,7 +14,7 @@ from django_runlease.clock import Now, Seconds
 from django_runlease.models import Alert, Outcome, Run, RunLease
 
 from .factories import RunFactory, RunLeaseFactory
-from .support import manage, spawn_manage
+from .support import ADMINS, MAILERS, ROOT, manage, spawn_manage
 
 ALERT_KEYS = [
     *("kind", "lease_name", "severity", "message", "remedy", "opened_at", "resolved_at"),
@@ -194,7 +195,7 @@ def test_processes_that_check_at_once_open_one_incident():
 
 @pytest.mark.django_db
 def test_notify_tells_the_admins_once(settings):
-    settings.ADMINS = [("Ops", "ops@example.com")]
+    settings.ADMINS, settings.MAILERS = ADMINS, MAILERS
     failing()
     for _ in range(2):
         assert run("check", "--notify")[1] == 2
@@ -209,15 +210,19 @@ def test_a_mail_that_cannot_be_sent_is_an_error_after_the_alerts(tmp_path):
     contended()
     settings = tmp_path / "nomail.py"
     settings.write_text(
-        "from example_project.settings import *\n"
-        "ADMINS = [('Ops', 'ops@example.com')]\n"
-        "EMAIL_HOST, EMAIL_PORT = '127.0.0.1', 1\n",
+        f"""
+from example_project.settings import *
+ADMINS = {ADMINS}
+if {VERSION >= (6, 1)}:
+    SMTP = "django.core.mail.backends.smtp.EmailBackend"
+    MAILERS = {{"default": {{"BACKEND": SMTP, "OPTIONS": {{"host": "127.0.0.1", "port": 1}}}}}}
+else:
+    EMAIL_HOST, EMAIL_PORT = "127.0.0.1", 1
+""",
         encoding="utf-8",
     )
-    from .support import ROOT
-
     env = {"DJANGO_SETTINGS_MODULE": "nomail", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = manage("runlease", "check", "--notify", "--json", env={**env, "PYTHONWARNINGS": ""})
+    done = manage("runlease", "check", "--notify", "--json", env=env)
     assert done.returncode == 1
     assert json.loads(done.stdout)["status"] == "warning"
     assert "the mail to the admins was not sent" in done.stderr
@@ -226,7 +231,7 @@ def test_a_mail_that_cannot_be_sent_is_an_error_after_the_alerts(tmp_path):
     # Also where nothing is wrong any more, but a recovery could not be told.
     Alert.objects.update(notified_at=Now())
     Run.objects.all().delete()
-    done = manage("runlease", "check", "--notify", env={**env, "PYTHONWARNINGS": ""})
+    done = manage("runlease", "check", "--notify", env=env)
     assert (done.returncode, done.stdout) == (1, "All is well: no alert.\n")
 
 
