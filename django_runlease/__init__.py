@@ -24,14 +24,17 @@ States of a lease, which is one row of ``RunLease``, as a reader sees it on the 
 What one process does, from top to bottom; each module imports only from those below it::
 
     management/   runjob, runlease: parse, call, map to exit codes
-    admin/        holders and history, to look at;  views: for monitors, to mount
+    admin/        holders and history, to look at
     checks        mistakes in the settings, found before the first tick
     testing       situations for the tests of your jobs
+    views         health and metrics over HTTP;  urls: where health is mounted
     runner        run a job under its lease; what its end means
     watch         a thread without I/O that ends a job when it has to end
     supervisor    a program as the job: its process group, guarded by guard.py
     terminal      which process group reads it, and gets its Ctrl-C
     interrupts    how a job in this process is stopped;  output: how it is kept quiet
+    incidents     what is kept of the alerts, and who is told
+    alerts        what is wrong with a lease: one rule for each kind
     jobs          which job a name stands for
     blocks        lease() and leased(): the length of a lease in code
     claiming      claim(): try, wait, give up
@@ -41,9 +44,11 @@ What one process does, from top to bottom; each module imports only from those b
     fencing       the fence;  triggers: tables that refuse what is not fenced
     metrics       figures for Prometheus;  monitoring/: its rules, and a dashboard for Grafana
     display/      pages for people: one description, two ways to draw it
+    statistics    what the history comes to, for people
     store/        the only code that changes a lease: claim, beat, release, break, pause; and prune
     card          all that is known of one lease and its holder
     history       reads for people and programs;  search: which runs, and the indexes for them
+    situation     what the rules of the alerts look at;  thresholds: when they apply
     tallies       what runs come to, of those that are there and those that were pruned
     models        the rows: RunLease, and Run, its history
     terms         durations, and timings that check themselves

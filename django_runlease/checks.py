@@ -11,6 +11,7 @@ runlease.E007  a bad duration in JOBS
 runlease.E008  JOBS names a management command that does not exist
 runlease.E009  terms of a job contradict each other
 runlease.E010  two jobs have one name
+runlease.E011  ALERTS, or the alerts of a job in JOBS, have an unknown rule or key, or a bad value
 runlease.W001  terms of a job work, but seldom as meant
 runlease.W002  the router reads leases elsewhere than they are decided
 runlease.W003  the connection pool holds a single connection
@@ -38,6 +39,7 @@ from .exceptions import RunLeaseError, UnknownJob
 from .store import write_alias
 from .terms import TERM_NAMES, declaration, declared, duration, given, resolve
 from .text import check_name, nearest
+from .thresholds import Layer, problems
 
 TAG = "runlease"
 
@@ -60,11 +62,11 @@ def _refusal(rule: Callable[[], object]) -> str | None:
 
 @register(TAG)
 def check_setting(**kwargs: Any) -> list[CheckMessage]:
-    """E002, E003, E004."""
+    """E002, E003, E004, E011."""
     if problem := _refusal(configured):
         hint = 'Write RUNLEASE = {"TTL": "5m"}, or take the setting away.'
         return [Error(problem, hint=hint, id="runlease.E002")]
-    return [*_unknown_keys(), *_ill_typed_values()]
+    return [*_unknown_keys(), *_ill_typed_values(), *_bad_rules()]
 
 
 def _unknown_keys() -> Iterator[CheckMessage]:
@@ -89,6 +91,22 @@ def _value_problem(key: str) -> str | None:
         problem = _refusal(lambda: duration(getattr(conf, key)))
         return f'RUNLEASE["{key}"]: {problem}' if problem else None
     return _refusal(lambda: getattr(conf, key))
+
+
+def _bad_rules() -> Iterator[CheckMessage]:
+    layers: list[Layer] = []
+    if not _refusal(lambda: conf.ALERTS):
+        layers.append(('RUNLEASE["ALERTS"]', conf.ALERTS))
+    if not _refusal(lambda: conf.JOBS):
+        layers += [
+            (f'{declaration(name)}["alerts"]', entry.get("alerts"))
+            for name, entry in conf.JOBS.items()
+            if isinstance(entry, Mapping)
+        ]
+    for layer in layers:
+        for problem in problems(layer):
+            hint = f"Correct {layer[0]}: the README's section on alerts has the rules and keys."
+            yield Error(problem, hint=hint, id="runlease.E011")
 
 
 # -- the database
@@ -211,8 +229,8 @@ def _found_messages(name: str) -> Iterator[CheckMessage]:
         return
     except ValueError as error:
         hint = (
-            f"An entry gives terms ({', '.join(TERM_NAMES)}) and at most one of command (a name, "
-            "or a list of words) and program (a list of words)."
+            f"An entry gives terms ({', '.join(TERM_NAMES)}), alerts (a dict of rules), and "
+            "at most one of command (a name, or a list of words) and program (a list of words)."
         )
         yield Error(str(error), hint=hint, id="runlease.E005")
         return

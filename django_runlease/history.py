@@ -14,6 +14,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.db.models import (
+    BooleanField,
+    Case,
     DateTimeField,
     DurationField,
     Field,
@@ -22,6 +24,8 @@ from django.db.models import (
     Q,
     QuerySet,
     Subquery,
+    Value,
+    When,
 )
 from django.db.models.expressions import RawSQL
 
@@ -144,6 +148,40 @@ def _is_at_work(host: str | None, process: Any) -> bool:
     return host is not None and not is_dead(host, process)
 
 
+def alerts(alias: str, name: str | None = None) -> list[Row]:
+    """The incidents that are open, of all leases or of *name*, in one query.
+
+    Each has its fields and ``silenced``: whether a silence lasts.
+    """
+    found = Alert.objects.using(alias).filter(resolved_at=None)
+    if name is not None:
+        found = found.filter(lease_name=name)
+    return _read_alerts(found.order_by("lease_name", "kind"))
+
+
+def incidents(alias: str, keys: Sequence[int]) -> list[Row]:
+    """The incidents with these primary keys, open or not, as :func:`alerts` gives them."""
+    return _read_alerts(Alert.objects.using(alias).filter(pk__in=keys))
+
+
+def unrecorded_alert() -> Row:
+    """An incident that has no row, as :func:`alerts` gives one; what it is about is None."""
+    fields = {field.name: None for field in _fields(Alert)}
+    return {**fields, "silenced_by": "", "silenced": False}
+
+
+def _read_alerts(found: QuerySet[Alert]) -> list[Row]:
+    is_silent = Case(
+        When(silenced_until__gt=Now(), then=Value(True)),
+        default=Value(False),
+        output_field=BooleanField(),
+    )
+    rows = _read(found.annotate(silenced=is_silent), "silenced")
+    for row in rows:
+        del row["now"]
+    return [_with_iso(row, Alert) for row in rows]
+
+
 def _finish_effect(row: Row) -> Row:
     del row["now"]
     row["key"] = json.loads(row["key"])
@@ -228,11 +266,12 @@ def _finish_alert(row: Row) -> Row:
 def _with_iso(row: Row, model: type[Model]) -> Row:
     for field in _fields(model):
         if isinstance(field, DateTimeField):
-            row[field.name] = _iso(row[field.name])
+            row[field.name] = iso(row[field.name])
     return row
 
 
-def _iso(epoch: float | None) -> str | None:
+def iso(epoch: float | None) -> str | None:
+    """Epoch seconds as ISO 8601 in UTC."""
     instant = utc(epoch)
     if instant is None:
         return None

@@ -16,6 +16,7 @@ from .exceptions import RunLeaseError, UnknownJob
 from .held import HeldLease
 from .terms import Duration, declaration, declared, given
 from .text import check_name, did_you_mean, nearest
+from .thresholds import problems
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,6 +41,8 @@ class Job:
     program: tuple[str, ...] = ()
     terms: Mapping[str, timedelta] = field(default_factory=dict)
     """The terms of its declaration, the decorator's before those of JOBS."""
+    alerts: Mapping[str, Any] | None = None
+    """The rules of its alerts that the decorator gave."""
 
     def __str__(self) -> str:
         if self.function is not None:
@@ -58,25 +61,30 @@ class Job:
 _registered: dict[str, list[Job]] = {}
 
 
-def job(name: str, **terms: Unpack[JobTerms]) -> Callable[[Function], Function]:
+def job(
+    name: str, *, alerts: Mapping[str, Any] | None = None, **terms: Unpack[JobTerms]
+) -> Callable[[Function], Function]:
     """Register ``function(held)`` for ``manage.py runjob NAME``; the function stays as it was.
 
-    Write it in an app's ``jobs.py``, which is imported at the first look-up. Raises ValueError for
-    a bad name or term, TypeError for an unknown one.
+    *alerts* are rules as in RUNLEASE["ALERTS"], for this job alone. Write it in an app's
+    ``jobs.py``, which is imported at the first look-up. Raises ValueError for a bad name, term or
+    rule, TypeError for an unknown term.
     """
     check_name(name)
     if unknown := sorted(terms.keys() - JobTerms.__annotations__.keys()):
-        instead = nearest(unknown[0], JobTerms.__annotations__)
+        instead = nearest(unknown[0], [*JobTerms.__annotations__, "alerts"])
         raise TypeError(f"job {name!r}: unknown term {unknown[0]!r}: {instead}")
     try:
         own = given(terms)
     except ValueError as error:
         raise ValueError(f"job {name!r}: {error}") from None
+    for problem in problems(("alerts", alerts)):
+        raise ValueError(f"job {name!r}: {problem}")
 
     def register(function: Function) -> Function:
         if not callable(function):
             raise TypeError(f'job {name!r}: write @job("{name}", …) above a function')
-        entry = Job(name=name, function=function, terms=own)
+        entry = Job(name=name, function=function, terms=own, alerts=alerts)
         # A module that is imported again replaces what it registered before.
         others = [other for other in _registered.get(name, []) if other.place != entry.place]
         _registered[name] = [*others, entry]

@@ -15,6 +15,8 @@ lease_paused        INFO     by, reason
 lease_resumed       INFO     by
 lease_broken        WARNING  by, holder
 lease_removed       INFO     by, generation
+alert_silenced      INFO     kind, by, until
+alert_unsilenced    INFO     kind, by
 claim_failed        WARNING  a claim that waits meets an error of the database, and tries again
 claim_in_doubt      WARNING  whether a claim was committed could not be found out
 program_left        WARNING  group: a program has outlived its holder's lease; claims wait for it

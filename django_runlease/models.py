@@ -260,6 +260,7 @@ class Alert(models.Model):
     opened_at = models.DateTimeField(_("opened at"))
     resolved_at = models.DateTimeField(_("resolved at"), null=True)
     silenced_until = models.DateTimeField(_("silenced until"), null=True)
+    silenced_by = models.TextField(_("silenced by"), blank=True, default="", db_default="")
     notified_at = models.DateTimeField(_("notified at"), null=True)
     recovery_notified_at = models.DateTimeField(_("recovery notified at"), null=True)
 
@@ -276,7 +277,19 @@ class Alert(models.Model):
                 condition=Q(resolved_at__isnull=True),
             )
         ]
-        indexes = [models.Index(fields=["lease_name", "opened_at"], name="runlease_alert_history")]
+        indexes = [
+            models.Index(fields=["lease_name", "opened_at"], name="runlease_alert_history"),
+            # The recoveries that nobody was told of yet, among any number of incidents.
+            models.Index(
+                fields=["lease_name", "resolved_at"],
+                name="runlease_alert_untold",
+                condition=Q(
+                    resolved_at__isnull=False,
+                    notified_at__isnull=False,
+                    recovery_notified_at__isnull=True,
+                ),
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.lease_name} {self.kind}"

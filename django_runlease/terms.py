@@ -145,7 +145,7 @@ class Terms:
 
 
 TERM_NAMES = tuple(field.name for field in fields(Terms))
-ENTRY_KEYS = (*TERM_NAMES, "command", "program")
+ENTRY_KEYS = (*TERM_NAMES, "command", "program", "alerts")
 """What an entry of ``RUNLEASE["JOBS"]`` may say."""
 
 

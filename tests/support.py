@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 from unittest.mock import patch
 from urllib.parse import quote
 
+from django import VERSION
 from django.db import connection, connections
 
 from django_runlease import clock, store
@@ -28,6 +29,10 @@ from django_runlease.models import RunLease
 from django_runlease.store import Claimed, ClaimRequest, Refusal
 from django_runlease.terms import TERM_NAMES, Terms
 
+# Pairs before Django 6.0, and addresses since.
+ADMINS: Any = ["ops@example.com"] if VERSION >= (6, 0) else [("Ops", "ops@example.com")]
+# Django 6.1 deprecates sending mail without it; those before pass over it.
+MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE = 60.0
 """Seconds after which what a test waits for will not come: many, as some machines are slow."""
@@ -225,6 +230,11 @@ def expire(name: str = "job") -> None:
     """Let the lease have expired a second ago, on the database's clock."""
     second = Seconds(timedelta(seconds=1))
     RunLease.objects.filter(name=name).update(expires_at=Now() - second)
+
+
+def ago(seconds: float) -> Any:
+    """The moment so long ago on the database's clock, for a field of a row."""
+    return Now() - Seconds(timedelta(seconds=seconds))
 
 
 @contextmanager

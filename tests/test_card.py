@@ -4,7 +4,6 @@ import os
 import subprocess
 import time
 import uuid
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_runlease import card, history
-from django_runlease.clock import Now, Seconds
 from django_runlease.holder import start_ticks, this_process
 from django_runlease.models import Alert, AlertKind, Effect, Outcome
 
 from .factories import RunFactory, RunLeaseFactory
 from .plans import long_history, work
+from .support import ago
 
 __all__ = ["long_history"]
-
-
-def ago(seconds: float) -> object:
-    return Now() - Seconds(timedelta(seconds=seconds))
 
 
 def read(name: str = "job") -> dict[str, Any]:

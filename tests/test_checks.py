@@ -98,11 +98,17 @@ def work(held):
     [
         {},
         {"DATABASE": "default", "TTL": 90, "RECORD_DECLINES": False, "CONFLICT_EXIT_CODE": 75},
-        {"KEEP_RUNS": timedelta(days=3), "KEEP_DECLINES": "P1D", "ALERTS": {"failing": 3}},
+        {
+            "KEEP_RUNS": timedelta(days=3),
+            "KEEP_DECLINES": "P1D",
+            "ALERTS": {"failing": {"count": 3}},
+        },
         {"JOBS": {"clearsessions": {"every": "1d", "ttl": "10m"}}},
         {"JOBS": {"sessions": {"command": ["clearsessions", "-v", "2"], "at_least": None}}},
         {"JOBS": {"backup": {"program": ["pg_dump", "-Fc"], "timeout": "1h"}}},
         {"JOBS": {"the lease of some lease() or claim()": {"ttl": "1h"}}},
+        {"ALERTS": {"ghost": False, "contention": {"count": 5, "window": "10m"}}},
+        {"JOBS": {"clearsessions": {"alerts": {"overrun": {"share": 0.5}, "overdue": None}}}},
     ],
 )
 def test_a_sound_setting_is_clean(settings, setting):
@@ -384,6 +390,29 @@ def test_e005_an_ill_typed_entry(settings, entry, message):
     assert "ttl, every, at_least, timeout, stall_after" in hint
     job("x")(work)
     assert ids() == ["E005"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "place"),
+    [
+        ({"ALERTS": {"failing": {"count": 0}}}, 'RUNLEASE["ALERTS"]'),
+        ({"JOBS": {"x": {"alerts": {"failing": {"count": 0}}}}}, 'RUNLEASE["JOBS"]["x"]["alerts"]'),
+    ],
+)
+def test_e011_a_bad_rule_in_the_setting_or_of_a_job(settings, setting, place):
+    settings.RUNLEASE = setting
+    ident, message, hint = only()
+    assert ident == "E011"
+    assert message == f'{place}["failing"]["count"]: 0 is not a whole number from 1 on'
+    assert hint.startswith(f"Correct {place}: ")
+
+
+def test_e011_each_mistake_in_the_rules(settings):
+    settings.RUNLEASE = {
+        "ALERTS": {"failling": {}, "failing": 3},
+        "JOBS": {"x": {"alerts": 3}, "y": {"alerts": {"ghost": {"count": 1}}}, "z": None},
+    }
+    assert sorted(ids()) == ["E005", *["E011"] * 4]
 
 
 @pytest.mark.parametrize("name", ["", " x", "a\nb", "x" * 201, 5, None])

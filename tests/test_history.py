@@ -10,18 +10,14 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_runlease import history
-from django_runlease.clock import Instant, Now, Seconds
+from django_runlease.clock import Instant
 from django_runlease.models import Run, RunLease
 
 from .factories import RunFactory, RunLeaseFactory
-from .support import ROOT, manage
+from .support import ROOT, ago, manage
 
 MOMENT = 1_796_051_699.108044
 TEXT = "2026-11-30T15:14:59.108044Z"
-
-
-def ago(seconds: float) -> object:
-    return Now() - Seconds(timedelta(seconds=seconds))
 
 
 @pytest.mark.django_db

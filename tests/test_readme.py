@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -24,20 +25,20 @@ from django.test import override_settings
 from django.utils import timezone
 
 import django_runlease
-from django_runlease import clock, jobs, metrics, runner, triggers
+from django_runlease import alerts, clock, jobs, metrics, runner, triggers
 from django_runlease.card import DECLINES_SHOWN, RUNS_SHOWN
 from django_runlease.claiming import Options
-from django_runlease.clock import Now, Seconds
 from django_runlease.conf import KEYS, Conf
 from django_runlease.exceptions import DeclineReason
 from django_runlease.history import RUNS_SHOWN as RUNS_READ
 from django_runlease.holder import this_process
-from django_runlease.models import Effect, Run
+from django_runlease.models import Effect, Outcome, Run
 from django_runlease.testing import take_over_now
+from django_runlease.thresholds import RULES
 from example_project.billing.models import Invoice
 
 from .factories import InvoiceFactory, RunFactory, RunLeaseFactory
-from .support import ROOT, manage
+from .support import ROOT, ago, manage
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -242,6 +243,49 @@ def test_the_test_case_of_the_readme_passes():
 
 
 OPERATORS = "Who holds what"
+WRONG = "Know when something is wrong"
+
+
+def test_the_alerts_with_their_keys_and_defaults_are_those_in_the_table():
+    told = {}
+    for kind, _, _, keys in rows(section(WRONG), "Alert"):
+        values = [part.split("`") for part in keys.split(":")[0].split(",") if part.strip()]
+        told[words(kind).pop()] = {key: ast.literal_eval(value.strip()) for _, key, value in values}
+    assert told == {
+        rule: {key: known.default for key, known in keys.items()} for rule, keys in RULES.items()
+    }
+
+
+def test_the_rules_of_the_readme_are_sound(settings):
+    thresholds_of_all, _ = blocks(section(WRONG), "python")
+    settings.RUNLEASE = _executed(thresholds_of_all)["RUNLEASE"]
+    assert run_checks(tags=["runlease"]) == []
+    limits, own = alerts._limits()
+    assert "ghost" not in limits
+    assert own["clearsessions"]["overrun"] == {"share": 0.5}
+    assert own["clearsessions"]["contention"] == {"count": 5, "window": 3600}
+    (call,) = re.findall(r"`@(job\(.*alerts=.*\))`", section(WRONG))
+    assert eval(call, {"job": django_runlease.job})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_check_a_silence_and_the_endpoint_are_as_written(client):
+    RunLeaseFactory(name="charge_due_invoices")
+    RunFactory(lease_name="charge_due_invoices", started_at=ago(7800))
+    RunFactory.create_batch(3, lease_name="charge_due_invoices", outcome=Outcome.FAILED)
+    check, silences = blocks(section(WRONG), "console")
+    command, line = check.strip().splitlines()
+    done = manage(*shlex.split(command)[2:])
+    assert (done.returncode, done.stdout.strip()) == (2, line)
+    answer = json.loads(manage(*shlex.split(command)[2:], "--json").stdout)
+    assert {*answer, *answer["alerts"][0], answer["status"]} <= words(section(WRONG))
+    for silence, code in zip(silences.strip().splitlines(), (0, 2), strict=True):
+        done = manage(*shlex.split(silence)[2:])
+        assert (done.returncode, done.stderr) == (0, "")
+        assert manage(*shlex.split(command)[2:]).returncode == code
+    urls = _executed(blocks(section(WRONG), "python")[1], __name__="readme")
+    with override_settings(ROOT_URLCONF=Mock(spec=[], **urls)):
+        assert client.get("/runlease/health/").status_code == 503
 
 
 @pytest.mark.django_db(transaction=True)
@@ -301,10 +345,6 @@ def test_the_history_is_pruned_and_an_unused_lease_removed_as_written():
         assert (prompt, program) == ("$", "manage.py")
         done = manage(*arguments)
         assert (done.returncode, expected in done.stdout) == (0, True), done.stderr
-
-
-def ago(seconds: float) -> object:
-    return Now() - Seconds(timedelta(seconds=seconds))
 
 
 @pytest.fixture

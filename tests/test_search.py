@@ -6,21 +6,17 @@ from typing import Any
 import pytest
 
 from django_runlease import history
-from django_runlease.clock import Now, Seconds
 from django_runlease.models import Outcome
 from django_runlease.search import Filters, moment
 
 from .factories import RunFactory, RunLeaseFactory
 from .plans import long_history, work
+from .support import ago
 
 __all__ = ["long_history"]
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-
-
-def ago(seconds: float) -> object:
-    return Now() - Seconds(timedelta(seconds=seconds))
 
 
 def found(name: str | None = None, limit: int = 20, **filters: Any) -> list[int]:

@@ -9,6 +9,7 @@ release    token matches                                       free; Run closed
 break      an operator says so                                 free; generation + 1; Run lost
 pause      an operator says so                                 the next claims decline
 remove     free, and unclaimed for long                        no row; its generation is kept
+close      a check sees that a Run's holder is gone            Run abandoned; the lease as it was
 =========  ==================================================  =================================
 
 A lease is vacated when it has expired and no program of its holder is seen to live, or when its
@@ -23,8 +24,10 @@ from .claims import claim, preview
 from .connection import (
     LOCK_TIMEOUT_MS,
     apart,
+    database_clock,
     explain,
     in_test,
+    in_transaction,
     is_connection_error,
     is_contention,
     is_in_transaction,
@@ -34,6 +37,7 @@ from .connection import (
     takes_queries,
     write_alias,
 )
+from .dead import close_dead_runs
 from .holding import close_run, is_ours_now, note_group, release, renew
 from .operating import Blocked, Broken, break_lease, pause, remove, resume
 from .pruning import Pruned, prune
@@ -70,10 +74,13 @@ __all__ = [
     "beat",
     "break_lease",
     "claim",
+    "close_dead_runs",
     "close_run",
+    "database_clock",
     "expire",
     "explain",
     "in_test",
+    "in_transaction",
     "is_connection_error",
     "is_contention",
     "is_in_transaction",

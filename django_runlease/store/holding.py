@@ -172,7 +172,7 @@ def _free(claimed: Claimed, closing: Closing, at_least: timedelta | None) -> boo
         not_before=Instant(claimed.claimed_at) + Seconds(at_least) if at_least else None,
         **rows.FREED,
     )
-    runs.close(claimed.run_id, claimed.token, closing, claimed.alias)
+    runs.close_held(claimed.run_id, claimed.token, closing, claimed.alias)
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -21,8 +22,6 @@ from .records import ClaimRequest, Closed, Closing, Refusal
 
 BROKEN = "broken by "
 """How the reason of a Run begins that an operator closed by breaking its lease."""
-
-_AMENDABLE = (Outcome.RUNNING, Outcome.ABANDONED, Outcome.LOST)
 
 
 def open_run(
@@ -136,26 +135,39 @@ def tell_closed(closed: Iterable[Closed], alias: str) -> None:
 
 def close(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
     """Close a Run as its holder says."""
-    Run.objects.using(alias).filter(pk=run_id, token=token, outcome=Outcome.RUNNING).update(
-        outcome=closing.outcome,
-        finished_at=Greatest(F("started_at"), Now()),
-        **_told(closing),
-    )
+    _close(run_id, token, closing, alias, (Outcome.RUNNING,))
+
+
+def close_held(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
+    """Close the Run of a lease that is still its holder's, also if a check had given it up."""
+    _close(run_id, token, closing, alias, (Outcome.RUNNING, Outcome.ABANDONED))
 
 
 def amend_to_lost(run_id: int, token: UUID, closing: Closing, alias: str) -> None:
-    """Let a holder that lost its lease write down when it really stopped.
+    """Let a holder that lost its lease write down when it really stopped."""
+    lost = replace(closing, outcome=Outcome.LOST)
+    _close(run_id, token, lost, alias, (Outcome.RUNNING, Outcome.ABANDONED, Outcome.LOST))
 
-    A run that counted as abandoned keeps doing so in the tallies: no counter falls.
-    """
-    run = Run.objects.using(alias).filter(pk=run_id, token=token, outcome__in=_AMENDABLE)
-    found = list(run.select_for_update().values_list("lease_name", "outcome"))
-    run.update(
-        outcome=Outcome.LOST,
-        finished_at=Greatest(F("started_at"), Now()),
-        **_told(closing),
-    )
+
+def _close(
+    run_id: int, token: UUID, closing: Closing, alias: str, replaced: tuple[Outcome, ...]
+) -> None:
+    run = Run.objects.using(alias).filter(pk=run_id, token=token)
+    told: dict[str, Any] = {
+        "outcome": closing.outcome,
+        "finished_at": Greatest(F("started_at"), Now()),
+        "reason": storable(closing.reason),
+        "exit_code": closing.exit_code,
+        "error": tail(closing.error),
+        "output": tail(closing.output),
+    }
+    if run.filter(outcome=Outcome.RUNNING).update(**told) or replaced == (Outcome.RUNNING,):
+        return
+    amended = run.filter(outcome__in=replaced)
+    found = list(amended.select_for_update().values_list("lease_name", "outcome"))
+    amended.update(**told)
     for name, outcome in found:
+        # It has counted as abandoned, and goes on doing so: no counter falls.
         if outcome == Outcome.ABANDONED:
             key = Key(name, Measure.DURATION, outcome)
             tallying.add({key: Total(count=1)}, alias)
@@ -166,15 +178,6 @@ def is_closed_by(run_id: int, token: UUID, closing: Closing, alias: str) -> bool
     run = Run.objects.using(alias).filter(pk=run_id, token=token, outcome=closing.outcome)
     broken = Q(outcome=Outcome.LOST, reason__startswith=BROKEN)
     return run.filter(reason=storable(closing.reason)).exclude(broken).exists()
-
-
-def _told(closing: Closing) -> dict[str, object]:
-    return {
-        "reason": storable(closing.reason),
-        "exit_code": closing.exit_code,
-        "error": tail(closing.error),
-        "output": tail(closing.output),
-    }
 
 
 def _between(start: float | None, end: float | None) -> timedelta | None:

@@ -26,6 +26,10 @@ CLEAR_LINE = "\x1b[K"
 """Ends a line on a terminal whose former content was longer."""
 
 
+class Verdict(CommandError):
+    """An exit code, after everything has been said."""
+
+
 class Console:
     """Where an action of *command* writes: JSON if *as_json*, else text, coloured on a terminal."""
 
@@ -34,9 +38,9 @@ class Console:
         self._as_json = as_json
         # Django's own choice looks at the process's stdout, which need not be this one.
         on_colours = command.stdout.isatty() and _environment_takes_colours()
-        self._style = command.style if coloured or on_colours else no_style()
+        self.style = command.style if coloured or on_colours else no_style()
         self._draw = display.plain
-        if on_colours and _is_coloured(self._style) and _can_draw(command.stdout):
+        if on_colours and _is_coloured(self.style) and _can_draw(command.stdout):
             from ...display.drawn import drawn
 
             self._draw = drawn
@@ -74,7 +78,7 @@ class Console:
         if not rows:
             return empty
         room = shutil.get_terminal_size().columns if self._stdout.isatty() else display.WIDTH
-        return self._draw(describe(rows), self._style, room)
+        return self._draw(describe(rows), self.style, room)
 
     def confirm(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,16 +13,16 @@ from django.db import DatabaseError, InterfaceError
 
 from ... import history, store
 from ...exceptions import RunLeaseError
-from ...models import Outcome
+from ...models import AlertKind, Outcome
 from ...runner import FAILED, UNAVAILABLE, USAGE
 from ...text import check_name, printable
-from ..actions import exporting, looking, operating, retention
-from ..actions.console import Console
+from ..actions import exporting, looking, monitoring, operating, retention
+from ..actions.console import Console, Verdict
 from ._errors import OneLineErrors
 
 
 class Command(OneLineErrors, BaseCommand):
-    help = "List the leases, show their history, and pause, resume or break one."
+    help = "List the leases, show their history, check them, and pause, resume or break one."
     # An operator may need it in the very moment when something is wrong with the project.
     requires_system_checks = ()
 
@@ -63,6 +64,19 @@ class Command(OneLineErrors, BaseCommand):
         _add_prune_options(add("prune", "Remove what is older than it is kept for."))
         metrics = add("metrics", "Print the metrics for Prometheus.")
         metrics.add_argument("--output", metavar="FILE", help="replace this file, all at once")
+        check = add("check", "Say what is wrong: exit 1 for a warning, 2 if critical.", name="?")
+        check.add_argument(
+            "--notify", action="store_true", help="tell the admins, once of each incident"
+        )
+        _add_silence_options(add("silence", "Let nobody be told of an alert.", name=""))
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        try:
+            return super().execute(*args, **options)
+        except Verdict as verdict:
+            if not getattr(self, "_called_from_command_line", False):
+                raise
+            sys.exit(verdict.returncode)
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         console = Console(self, as_json=options["json"], coloured=options["force_color"])
@@ -85,6 +99,8 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "break": operating.break_lease,
     "prune": retention.prune,
     "metrics": exporting.export,
+    "check": monitoring.check,
+    "silence": monitoring.silence,
 }
 
 
@@ -129,6 +145,14 @@ def _add_prune_options(parser: argparse.ArgumentParser) -> None:
         "--remove", metavar="NAME", help="instead, remove this lease, which is unused"
     )
     parser.add_argument("--yes", action="store_true", help="with --remove, do not ask")
+
+
+def _add_silence_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", metavar="KIND", choices=AlertKind.values, help="such as overrun")
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--for", dest="length", metavar="DURATION", help="how long")
+    length.add_argument("--until", metavar="ISO8601", help="a moment with its UTC offset")
+    length.add_argument("--lift", action="store_true", help="let it be told again")
 
 
 def _add_base_options(parser: argparse.ArgumentParser) -> None:
