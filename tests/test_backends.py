@@ -246,12 +246,17 @@ def ended_at(monkeypatch):
         elsewhere(lambda: connection.cursor().execute("SELECT pg_terminate_backend(%s)", [pid]))
         wait_for(lambda: not elsewhere(lambda: backends(f"pid = {pid}")))
 
+    left = []
+
     def install(module, name, when, *, call=1, times=1):
         function, calls = getattr(module, name), iter(range(1, 1000))
+        left.extend([name] * times)
 
         @wraps(function)
         def wrapper(*args, **kwargs):
             hit = call <= next(calls) < call + times
+            if hit:
+                left.remove(name)
             if hit and when == "before":
                 end_here()
             result = function(*args, **kwargs)
@@ -261,7 +266,8 @@ def ended_at(monkeypatch):
 
         monkeypatch.setattr(module, name, wrapper)
 
-    return install
+    yield install
+    assert not left, f"never called: {left}"
 
 
 def tick(function=lambda held: None, ttl=60):
@@ -439,7 +445,7 @@ def test_a_job_whose_backend_is_ended_in_the_commit_of_its_fence_fails_and_relea
 
 RELEASE_STEPS = pytest.mark.parametrize(
     ("module", "function", "when"),
-    [(holding, "_free", "before"), (runs, "close", "before"), (runs, "close", "after")],
+    [(holding, "_free", "before"), (runs, "close_held", "before"), (runs, "close_held", "after")],
     ids=["the row lock", "the run's update", "the commit"],
 )
 

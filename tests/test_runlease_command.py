@@ -45,7 +45,7 @@ RUN_KEYS = [
 ]
 ALERT_KEYS = [
     *("kind", "lease_name", "severity", "message", "remedy", "opened_at", "resolved_at"),
-    *("silenced_until", "notified_at", "recovery_notified_at", "silenced"),
+    *("silenced_until", "silenced_by", "notified_at", "recovery_notified_at", "silenced"),
 ]
 LOCK = "SELECT * FROM runlease_runlease FOR UPDATE"
 
