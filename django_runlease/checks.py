@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.apps import apps
-from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004  Django's own name
 from django.db import DatabaseError, InterfaceError, connections, router
 
 from . import jobs, triggers

@@ -215,7 +215,7 @@ class Attempts:
     def pause(self) -> float:
         """Seconds to sleep before the next try: growing, jittered, and not past the end."""
         longest = min(FIRST_PAUSE * 2 ** min(self._tries - 1, 10), LONGEST_PAUSE)
-        return min(random.uniform(longest / 2, longest), max(self._left(), 0.0))  # noqa: S311
+        return min(random.uniform(longest / 2, longest), max(self._left(), 0.0))  # noqa: S311  jitter
 
     def _left(self) -> float:
         return self.began + self.claim.wait - clock.local()

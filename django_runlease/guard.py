@@ -60,7 +60,7 @@ def gate(descriptor: int, program: list[str]) -> None:
         # Suspended, it would keep the lease and the terminal from everybody.
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
     try:
-        os.execvp(program[0], program)  # noqa: S606
+        os.execvp(program[0], program)  # noqa: S606  it is its task
     except OSError as error:
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         sys.stderr.write(f"{program[0]}: {error.strerror}\n")

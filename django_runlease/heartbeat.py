@@ -100,7 +100,7 @@ class Heartbeat:
     def _schedule(self, members: Iterable[Renewable], beats_per_ttl: int) -> None:
         for held in members:
             # Jitter, so that processes started by one tick do not all renew at one moment.
-            share = random.uniform(0.8, 1.0) / beats_per_ttl  # noqa: S311
+            share = random.uniform(0.8, 1.0) / beats_per_ttl  # noqa: S311  jitter
             due = clock.local() + held.ttl.total_seconds() * share
             self._due[held.token] = due if held.lost.is_set() else min(due, held.trusted_until)
 
