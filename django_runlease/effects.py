@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
+from django.db import DatabaseError, InterfaceError, connections
 from django.db.models import Q
 
 from . import store
@@ -150,6 +150,17 @@ def _begin(lease: Lease, what: dict[str, str]) -> PendingEffect:
 
 
 def _finish(lease: Lease, what: dict[str, str], pending: PendingEffect) -> None:
+    write = partial(_write_end, lease, what, pending)
+    try:
+        write()
+    except (DatabaseError, InterfaceError) as error:
+        # The connection was idle for as long as the action took. Written twice, it is the same.
+        if not store.is_connection_error(error):
+            raise
+        store.apart(lease.alias, write)
+
+
+def _write_end(lease: Lease, what: dict[str, str], pending: PendingEffect) -> None:
     unconfirmed = ~Q(state=EffectState.CONFIRMED)
     with _written_down(lease):
         rows = Effect.objects.using(lease.alias).filter(unconfirmed, **what)

@@ -5,7 +5,7 @@ import math
 import re
 import threading
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
@@ -26,7 +26,7 @@ from example_project.billing.models import Invoice
 
 from .databases import further_alias
 from .factories import InvoiceFactory, RunLeaseFactory
-from .support import DEADLINE, elsewhere, expire, granted, manage, together
+from .support import DEADLINE, cut_at_commit, elsewhere, expire, granted, manage, together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,6 +71,36 @@ def test_the_intention_is_committed_before_the_block_and_confirmed_with_its_resu
     done = Effect.objects.get()
     assert (done.state, done.result) == (EffectState.CONFIRMED, {"id": "ch_1"})
     assert done.finished_at >= done.started_at
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_an_effect_is_ended_although_its_connection_was_cut_during_the_action(held, failed):
+    with held.effect("charge", 7) as effect:
+        effect.result = "ch_1"
+        if failed:
+            effect.failed("declined")
+        elsewhere(cut_all_others)
+    ended = Effect.objects.values_list("state", "attempts", "result", "reason").get()
+    assert ended == (("failed", 1, None, "declined") if failed else ("confirmed", 1, "ch_1", ""))
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_a_confirmation_whose_commit_was_cut_is_written_once_more(held, when):
+    connection.close()
+    with cut_at_commit(when, skip=1) as cut, closing(connection):
+        with held.effect("charge", 7) as effect:
+            effect.result = "ch_1"
+    assert cut.is_set()
+    assert row() == {"state": "confirmed", "attempts": 1, "generation": 1, "result": "ch_1"}
+
+
+def cut_all_others():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND backend_type = 'client backend'"
+        )
 
 
 def test_what_was_confirmed_is_told_with_its_result_and_stays_as_it_is(held):
