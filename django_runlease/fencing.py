@@ -71,6 +71,9 @@ _DATABASE = """
     SELECT pg_postmaster_start_time(), oid FROM pg_database WHERE datname = current_database()
 """
 
+_LEASES = "SELECT to_regclass(%s)::oid"
+"""The table of leases that a connection sees: each schema may have one."""
+
 _MARK = "SELECT generation, token FROM {table} WHERE lease_name = %s"
 _RAISE_MARK = """
     INSERT INTO {table} AS mark (lease_name, generation, token) VALUES (%s, %s, %s)
@@ -110,8 +113,9 @@ def fenced(
 ) -> Iterator[None]:
     """``transaction.atomic`` in which the lease cannot change hands until the outermost commit.
 
-    *using* is the database of the caller's data. Where that is not the lease's, its ``FenceMark``
-    is raised: a holder is refused there once a newer one has fenced there. The server ends the
+    *using* is the database of the caller's data. Where that is not the lease's, or its search_path
+    leads to another table of leases, the ``FenceMark`` there is raised: a holder is refused there
+    once a newer one has fenced there. The server ends the
     connection of a client that is silent in the transaction for *idle*, else for the ttl, because
     a frozen one would keep claims and breaks out for ever; its next statement raises Django's
     DatabaseError, and nothing is written.
@@ -122,7 +126,7 @@ def fenced(
     gives the fence an atomic block of its own.
     """
     alias = using or lease.alias
-    elsewhere = alias != lease.alias and not _is_one_database(alias, lease.alias)
+    elsewhere = alias != lease.alias and not _have_one_table(alias, lease.alias)
     seconds = None if idle is None else duration(idle).total_seconds()
     if elsewhere and not store.is_in_transaction(alias) and not store.in_test(alias):
         _raise_mark_ahead(lease, alias)
@@ -252,8 +256,15 @@ def _with_table(statement: str, alias: str) -> str:
     return statement.format(table=connections[alias].ops.quote_name(FenceMark._meta.db_table))
 
 
-def _is_one_database(alias: str, other: str) -> bool:
-    return bool(database(alias) == database(other))
+def _have_one_table(alias: str, other: str) -> bool:
+    return bool(database(alias) == database(other) and _leases(alias) == _leases(other))
+
+
+def _leases(alias: str) -> Any:
+    connection = connections[alias]
+    with connection.cursor() as cursor:
+        cursor.execute(_LEASES, [connection.ops.quote_name(RunLease._meta.db_table)])
+        return cursor.fetchone()
 
 
 def database(alias: str) -> Any:

@@ -4,6 +4,7 @@ import threading
 from contextlib import nullcontext
 
 import pytest
+from django.core.management import call_command
 from django.db import DatabaseError, connections, transaction
 from django.utils import timezone
 
@@ -56,6 +57,27 @@ def test_a_fence_on_a_second_alias_refuses_a_lease_that_was_taken_over(second):
     with pytest.raises(LeaseLost, match="no longer ours"), fenced(late, second):
         raise AssertionError("entered")
     assert not Invoice.objects.exists()
+
+
+def test_another_table_of_leases_in_the_same_database_is_fenced_as_another_database_is(second):
+    claimed = granted()
+    schema = {"options": "-c search_path=tenant"}
+    with connections[second].cursor() as cursor:
+        cursor.execute("CREATE SCHEMA tenant")
+        try:
+            with further_alias("tenant", OPTIONS=schema) as tenant:
+                call_command("migrate", "runlease", database=tenant, verbosity=0)
+                call_command("migrate", "billing", database=tenant, verbosity=0)
+                write(claimed, tenant)
+                assert marks(tenant) == [("job", claimed.generation, claimed.token)]
+                newer = taken_over()
+                write(newer, tenant)
+                with pytest.raises(LeaseLost, match="no longer ours"):
+                    write(claimed, tenant)
+                assert Invoice.objects.using(tenant).count() == 2
+        finally:
+            cursor.execute("DROP SCHEMA tenant CASCADE")
+    assert marks("default") == []
 
 
 def test_a_fence_works_where_the_server_binds_the_parameters(other):
