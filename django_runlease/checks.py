@@ -172,8 +172,7 @@ def _trigger_messages(alias: str) -> list[CheckMessage]:
     return [
         Warning(
             f"in the database {alias!r}, {fault.what}: writes outside of a fence may get through",
-            hint="Put it back as in the SQL that `manage.py sqlmigrate "
-            f"{fault.app_label} {fault.migration}` shows.",
+            hint=fault.remedy,
             id="runlease.W005",
         )
         for fault in found

@@ -51,8 +51,18 @@ BEGIN
     END IF;
     RAISE EXCEPTION 'table "%" takes writes only in a fence of the lease "%"', TG_TABLE_NAME, wanted
         USING ERRCODE = 'object_not_in_prerequisite_state',
-              HINT = 'Write inside held.fence(); a holder that lost the lease cannot. '
-                     'By hand: SELECT runlease_bypass(lease, reason) in the same transaction.';
+              HINT = CASE WHEN EXISTS (
+                  SELECT FROM runlease_fencemark
+                   WHERE lease_name::text = wanted AND token::text = ANY (
+                         string_to_array(current_setting('runlease.fence', true), ' '))
+              ) THEN format(
+                  'The fence is of a lease in another database, but a lease of that name in this '
+                  'one counts before it. If it is left over from earlier: '
+                  'DELETE FROM runlease_runlease WHERE name = %L', wanted)
+              ELSE
+                  'Write inside held.fence(); a holder that lost the lease cannot. '
+                  'By hand: SELECT runlease_bypass(lease, reason) in the same transaction.'
+              END;
 END
 """
 
@@ -60,7 +70,7 @@ _BYPASS_BODY = """
 DECLARE
     run bigint;
 BEGIN
-    IF coalesce(trim(reason), '') = '' THEN
+    IF coalesce(reason, '') !~ '[^[:space:]]' THEN
         RAISE EXCEPTION 'a bypass needs a reason' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO runlease_run (lease_name, token, holder, host, trigger, started_at, finished_at,
@@ -233,8 +243,7 @@ class Fault(NamedTuple):
     """A trigger or function that is not as a migration has left it."""
 
     what: str
-    app_label: str
-    migration: str
+    remedy: str
 
 
 def faults(connection: BaseDatabaseWrapper) -> Iterator[Fault]:
@@ -247,11 +256,26 @@ def faults(connection: BaseDatabaseWrapper) -> Iterator[Fault]:
         return
     for signature, body in FUNCTIONS.items():
         if state := _function_state(connection, signature, body):
-            yield Fault(f"the function {signature} is {state}", *MIGRATION)
+            yield Fault(f"the function {signature} is {state}", _as_in(MIGRATION))
     for table, operation, node in _required(loader, connection.alias):
         if state := _trigger_state(connection, table, operation):
             what = f"the trigger {operation.trigger} of the table {table!r}, which requires a fence"
-            yield Fault(f"{what} of the lease {operation.lease!r}, is {state}", *node)
+            quoted = connection.ops.quote_name(table)
+            remedy = _REMEDIES[state].format(
+                table=quoted, trigger=operation.trigger, as_in=_as_in(node)
+            )
+            yield Fault(f"{what} of the lease {operation.lease!r}, is {state}", remedy)
+
+
+_REMEDIES = {
+    "missing": "{as_in}",
+    "changed": "Drop it: DROP TRIGGER {trigger} ON {table}; {as_in}",
+    "disabled": "Enable it: ALTER TABLE {table} ENABLE TRIGGER {trigger};",
+}
+
+
+def _as_in(node: Node) -> str:
+    return f"Put it back by its SQL, which `manage.py sqlmigrate {' '.join(node)}` shows."
 
 
 def _function_state(connection: BaseDatabaseWrapper, signature: str, body: str) -> str | None:

@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from django_runlease import LeaseLost, claim, lease
 from django_runlease.fencing import fenced
-from django_runlease.models import Run
+from django_runlease.models import Run, RunLease
 from django_runlease.testing import take_over_now, unfenced
 from django_runlease.triggers import MIGRATION, DropFence, RequireFence, faults
 from example_project.billing.models import Invoice
@@ -278,7 +278,7 @@ def test_the_bypass_of_another_transaction_at_the_same_time_cannot_be_used(claim
         InvoiceFactory()
 
 
-@pytest.mark.parametrize("reason", ["", "  ", None])
+@pytest.mark.parametrize("reason", ["", "  ", "\n\t ", None])
 def test_a_bypass_needs_a_reason(transactional_db, reason):
     with pytest.raises(DatabaseError, match="a bypass needs a reason"):
         execute("SELECT runlease_bypass('job', %s)", reason)
@@ -449,6 +449,23 @@ def test_a_bypass_in_another_database_leaves_its_run_there(claimed, other):
             cursor.execute(INSERT)
     assert Run.objects.using(other).get().reason == "a wrong amount"
     assert not Run.objects.filter(trigger="bypass").exists()
+
+
+def test_a_lease_left_in_the_tables_database_is_told_with_the_statement_that_takes_it_away(
+    claimed, other
+):
+    def write():
+        with fenced(claimed, other):
+            Invoice.objects.using(other).create(customer="x", cents=1, due_at=timezone.now())
+
+    RunLease.objects.using(other).create(name="job")
+    with required(using=other):
+        with is_refused() as refusal:
+            write()
+        (remedy,) = re.findall(r"DELETE FROM .*", str(refusal.value))
+        with connections[other].cursor() as cursor:
+            cursor.execute(remedy)
+        write()
 
 
 def test_a_mark_in_the_leases_own_database_opens_nothing(claimed, guarded):
@@ -640,8 +657,34 @@ def test_the_check_notices_a_trigger_that_is_not_as_it_was(migrated, change, sta
     assert f"is {state}: writes outside of a fence may get through" in message.msg
     assert "billing_invoice" in message.msg
     assert repr(ODD) in message.msg
-    assert "`manage.py sqlmigrate billing 0002_require_fence`" in message.hint
     assert messages() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP TRIGGER {trigger} ON billing_invoice",
+        "ALTER TABLE billing_invoice DISABLE TRIGGER {trigger}",
+        "ALTER TABLE billing_invoice ENABLE REPLICA TRIGGER {trigger}",
+        (
+            "CREATE OR REPLACE TRIGGER {trigger} BEFORE INSERT ON billing_invoice "
+            "EXECUTE FUNCTION runlease_require_fence('another')"
+        ),
+    ],
+)
+def test_what_the_check_says_to_do_puts_the_trigger_back(migrated, change):
+    with transaction.atomic():
+        execute(change.format(trigger=RequireFence("Invoice", ODD).trigger))
+        (message,) = messages()
+        for statement in re.findall(r"(?:DROP|ALTER) [^;]*;", message.hint):
+            execute(statement)
+        if shown := re.search(r"`manage.py sqlmigrate (\w+) (\w+)`", message.hint):
+            out = StringIO()
+            call_command("sqlmigrate", *shown.groups(), stdout=out)
+            (statement,) = re.findall(r"^CREATE TRIGGER.*", out.getvalue(), re.MULTILINE)
+            execute(statement)
+        assert messages() == []
+        transaction.set_rollback(True)
 
 
 @pytest.mark.parametrize(
