@@ -281,10 +281,9 @@ def _is_ours_now(lease: Lease) -> bool:
 def _lost(lease: Lease, otherwise: str = "it was not a moment ago") -> LeaseLost:
     if _is_ours_now(lease):
         return LeaseLost(lease.name, f"the lease is ours, but {otherwise}")
-    error = LeaseLost(lease.name, "the lease is no longer ours, so nothing is written")
-    if lose := getattr(lease, "lose", None):
-        lose(store.Loss(reason="taken", detail=error.detail))
-    return error
+    if lose := getattr(lease, "lose_for_gone", None):
+        lose()
+    return LeaseLost(lease.name, "the lease is no longer ours, so nothing is written")
 
 
 def refuse_left_open(lease: Lease) -> None:

@@ -188,6 +188,11 @@ class HeldLease:
             self.lost.set()
         self._tell(signals.lease_lost, RunLease, reason=loss.reason, detail=loss.detail)
 
+    def lose_for_gone(self) -> None:
+        """Take note that its row has another token, or none, and of the reason that it tells."""
+        if not self.lost.is_set():
+            self.lose(store.why_gone_now(self._claimed))
+
     # -- while it is held
 
     def renew(self) -> None:

@@ -568,6 +568,19 @@ def test_a_fence_that_finds_the_lease_taken_makes_it_lost():
     assert not held.release()
 
 
+@pytest.mark.parametrize("tool", ["fence", "effect"])
+def test_a_fence_that_finds_the_lease_broken_says_who_broke_it(tool):
+    held = held_lease()
+    store.break_lease("job", "default", by="ops")
+    with pytest.raises(LeaseLost), held.fence() if tool == "fence" else held.effect("charge"):
+        raise AssertionError
+    assert held.lost_reason == "broken"
+    with pytest.raises(LeaseLost, match="broken by ops"):
+        held.check()
+    assert not held.release()
+    assert "broken by ops" in Run.objects.get(generation=held.generation).reason
+
+
 @pytest.mark.parametrize("heartbeat", [None, "no", 1, []])
 def test_a_heartbeat_is_on_or_off(heartbeat):
     with pytest.raises(ValueError, match="heartbeat: .* is neither True nor False"):

@@ -38,7 +38,7 @@ from .connection import (
     write_alias,
 )
 from .dead import close_dead_runs
-from .holding import close_run, is_ours_now, note_group, release, renew
+from .holding import close_run, is_ours_now, note_group, release, renew, why_gone_now
 from .operating import Blocked, Broken, break_lease, pause, remove, resume
 from .pruning import Pruned, prune
 from .records import (
@@ -100,5 +100,6 @@ __all__ = [
     "sqlstate",
     "takes_queries",
     "tell_closed",
+    "why_gone_now",
     "write_alias",
 ]

@@ -189,6 +189,11 @@ def why_gone(claimed: Claimed) -> Loss:
     return Loss(reason="taken", detail="it expired and somebody else has run since")
 
 
+def why_gone_now(claimed: Claimed) -> Loss:
+    """:func:`why_gone`, asked apart from the caller's transaction."""
+    return apart(claimed.alias, partial(why_gone, claimed))
+
+
 def _again_if_cut(alias: str, work: Callable[[], Result], again: Callable[[], Result]) -> Result:
     """Run *work* apart from the job's connection; after a connection error *again*, once.
 
