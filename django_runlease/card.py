@@ -38,7 +38,7 @@ def card(lease: Row, alias: str) -> Row:
         "process_gone": is_dead(lease["host"], lease["holder_process"]),
         "progress_share": share,
         "estimated_left": _estimated_left(lease, share),
-        "alerts": history.open_alerts(alias, name),
+        "alerts": history.alerts(alias, name),
         "uncertain_effects": len(
             history.effects(alias, name, uncertain=True, limit=history.LARGEST_LIMIT)
         ),
