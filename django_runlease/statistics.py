@@ -98,8 +98,8 @@ _STATISTICS = """
                count(*) FILTER (
                    WHERE NOT ran AND (last.started_at IS NULL OR at > last.started_at)
                ) AS declined_in_a_row,
-               (SELECT outcome FROM counted WHERE ran AND outcome <> 'running'
-                 ORDER BY at DESC LIMIT 1) AS last_outcome
+               (array_agg(outcome ORDER BY at DESC)
+                   FILTER (WHERE ran AND outcome <> 'running'))[1] AS last_outcome
           FROM counted
          CROSS JOIN (SELECT max(at) FILTER (WHERE ran) AS started_at FROM counted) last
      ) total

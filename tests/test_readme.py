@@ -294,7 +294,7 @@ def test_the_commands_for_operators_work_as_written():
     RunFactory(lease_name="charge_due_invoices", outcome="failed", host="web1")
     (block,) = blocks(section(OPERATORS), "console")
     lines = block.strip().splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 8
     for line in lines:
         prompt, program, *arguments = shlex.split(line)
         assert (prompt, program) == ("$", "manage.py")
@@ -407,6 +407,10 @@ def test_the_keys_of_the_json_are_those_in_the_tables(charging):
     assert set(lease) == keys("Key of a lease")
     assert set(card) - set(lease) == keys("More keys in `show`") - {"show"}
     assert set(run) == keys("Key of a run")
+    [figures] = json.loads(printed("history", "--stats", "--json"))
+    own = keys("Key of the figures")
+    assert set(figures) == set(card["statistics"]) == own
+    assert set(figures["share"]) <= words(section(OPERATORS))
 
 
 def test_the_values_of_the_json_have_the_units_of_the_tables(charging):
