@@ -14,7 +14,7 @@ from django_runlease.clock import Now, Seconds
 from django_runlease.models import Alert, Outcome, Run, RunLease
 
 from .factories import RunFactory, RunLeaseFactory
-from .support import ADMINS, MAILERS, ROOT, manage, spawn_manage
+from .support import ADMINS, MAILERS, ROOT, manage, open_transaction, spawn_manage
 
 ALERT_KEYS = [
     *("kind", "lease_name", "severity", "message", "remedy", "opened_at", "resolved_at"),
@@ -145,6 +145,16 @@ def test_a_silence_that_cannot_be_meant_is_refused_with_2(words, message):
         call_command("runlease", "silence", *words)
     assert refused.value.returncode == 2
     assert Alert.objects.get().silenced_until is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_silence_that_meets_a_mail_being_sent_says_to_try_again():
+    failing()
+    run("check")
+    with open_transaction("SELECT * FROM runlease_alert FOR UPDATE"):
+        with pytest.raises(CommandError, match="try again in a moment$") as refused:
+            call_command("runlease", "silence", "job", "failing", "--for", "1h")
+    assert refused.value.returncode == 69
 
 
 @pytest.mark.django_db
