@@ -44,9 +44,9 @@ What one process does, from top to bottom; each module imports only from those b
     fencing       the fence;  triggers: tables that refuse what is not fenced
     metrics       figures for Prometheus;  monitoring/: its rules, and a dashboard for Grafana
     display/      pages for people: one description, two ways to draw it
-    statistics    what the history comes to, for people
     store/        the only code that changes a lease: claim, beat, release, break, pause; and prune
     card          all that is known of one lease and its holder
+    statistics    what the history comes to, for people
     history       reads for people and programs;  search: which runs, and the indexes for them
     situation     what the rules of the alerts look at;  thresholds: when they apply
     tallies       what runs come to, of those that are there and those that were pruned

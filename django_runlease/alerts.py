@@ -87,7 +87,9 @@ def _ticks(count: int) -> str:
 
 
 def _command(action: str, name: str, *options: str) -> str:
-    return f"`manage.py runlease {' '.join([action, shlex.quote(name), *options])}`"
+    # After -- a name may begin with a dash.
+    dashes = ["--"] if name.startswith("-") else []
+    return f"`manage.py runlease {' '.join([action, *options, *dashes, shlex.quote(name)])}`"
 
 
 def _runjob(name: str) -> str:

@@ -11,6 +11,7 @@ from .history import Row
 from .holder import is_dead, this_process
 from .models import Outcome, State
 from .search import Filters
+from .statistics import statistics
 
 RUNS_SHOWN = 10
 DECLINES_SHOWN = 5
@@ -28,8 +29,9 @@ def card(lease: Row, alias: str) -> Row:
     ``process_gone``, whether that process and its program's group are seen to be gone, which is
     judged on its own host only; ``progress_share``, from 0 to 1; ``estimated_left``, until all is
     done if it goes on as it did on average; open ``alerts``; ``uncertain_effects``, how many;
-    ``declines_since_start``, how many since the last claim that was granted; the last ``runs``,
-    without declined ticks and bypasses; and the last ``declines``. Null is what cannot be told.
+    ``declines_since_start``, how many since the last claim that was granted; ``statistics`` of the
+    last seven days; the last ``runs``, without declined ticks and bypasses; and the last
+    ``declines``. Null is what cannot be told.
     """
     name, share = lease["name"], progress_share(lease["progress"])
     return {
@@ -38,11 +40,12 @@ def card(lease: Row, alias: str) -> Row:
         "process_gone": is_dead(lease["host"], lease["holder_process"]),
         "progress_share": share,
         "estimated_left": _estimated_left(lease, share),
-        "alerts": history.open_alerts(alias, name),
+        "alerts": history.alerts(alias, name),
         "uncertain_effects": len(
             history.effects(alias, name, uncertain=True, limit=history.LARGEST_LIMIT)
         ),
         "declines_since_start": history.declines_since(alias, name, lease["claimed_at"]),
+        "statistics": statistics(alias, name),
         "runs": history.runs(alias, name, limit=RUNS_SHOWN, filters=_RUNS),
         "declines": history.runs(alias, name, limit=DECLINES_SHOWN, filters=_DECLINES),
     }

@@ -105,15 +105,6 @@ def declines_since(alias: str, name: str, instant: str | None) -> int:
     return found.count()
 
 
-def open_alerts(alias: str, name: str) -> list[Row]:
-    """The alerts of *name* that are not resolved, the oldest first, in one query.
-
-    Each has its fields and ``silenced``, whether its ``silenced_until`` lies ahead.
-    """
-    found = Alert.objects.using(alias).open().filter(lease_name=name).order_by("opened_at", "id")
-    return [_finish_alert(row) for row in _read(found)]
-
-
 def effects(
     alias: str, name: str | None = None, *, uncertain: bool = False, limit: int = RUNS_SHOWN
 ) -> list[Row]:
@@ -149,14 +140,14 @@ def _is_at_work(host: str | None, process: Any) -> bool:
 
 
 def alerts(alias: str, name: str | None = None) -> list[Row]:
-    """The incidents that are open, of all leases or of *name*, in one query.
+    """The incidents that are open, of all leases or of *name*, the oldest first, in one query.
 
     Each has its fields and ``silenced``: whether a silence lasts.
     """
-    found = Alert.objects.using(alias).filter(resolved_at=None)
+    found = Alert.objects.using(alias).open()
     if name is not None:
         found = found.filter(lease_name=name)
-    return _read_alerts(found.order_by("lease_name", "kind"))
+    return _read_alerts(found.order_by("opened_at", "pk"))
 
 
 def incidents(alias: str, keys: Sequence[int]) -> list[Row]:
@@ -255,12 +246,6 @@ def _finish_run(row: Row) -> Row:
     end = now if row["finished_at"] is None else row["finished_at"]
     row["duration"] = _not_negative(_between(row["started_at"], end))
     return _with_iso(row, Run)
-
-
-def _finish_alert(row: Row) -> Row:
-    now, until = row.pop("now"), row["silenced_until"]
-    row["silenced"] = until is not None and until > now
-    return _with_iso(row, Alert)
 
 
 def _with_iso(row: Row, model: type[Model]) -> Row:

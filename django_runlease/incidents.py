@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from smtplib import SMTPException
 from typing import Any
 
+from django.conf import settings
 from django.core.mail import mail_admins
 from django.db import connections
 from django.db.models import Q, QuerySet
@@ -174,6 +175,14 @@ def _report(alias: str, looked_at: float, findings: Sequence[Finding], name: str
 
 
 # -- telling
+
+
+def has_audience() -> bool:
+    """Whether anybody is told of an incident: the admins, a receiver of ``alert_opened``, or the
+    log, if LOGGING has a handler for it."""
+    return bool(
+        settings.ADMINS or not log.listens_alone(signals.alert_opened, Alert) or log.is_kept()
+    )
 
 
 def tell(alias: str, name: str | None = None) -> str:

@@ -36,13 +36,25 @@ import logging
 from datetime import datetime
 from typing import Any
 
-from django.dispatch import receiver
+from django.db.models import Model
+from django.dispatch import Signal, receiver
 
 from . import signals
 from .terms import short
 from .text import printable
 
 _logger = logging.getLogger("django_runlease")
+
+
+def is_kept() -> bool:
+    """Whether LOGGING has a handler for these records; Python prints warnings all the same."""
+    return _logger.hasHandlers()
+
+
+def listens_alone(signal: Signal, sender: type[Model]) -> bool:
+    """Whether the log is the one receiver of *signal*."""
+    # The question also clears away what is left of receivers that are gone.
+    return signal.has_listeners(sender) and len(signal.receivers) == 1
 
 
 def info(event: str, message: str, *parts: object, **facts: Any) -> None:

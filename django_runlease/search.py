@@ -65,11 +65,16 @@ class Filters:
         for outcome in self.outcomes:
             if outcome not in Outcome.values:
                 raise ValueError(f"outcome: {outcome!r}: {nearest(outcome, Outcome.values)}")
-        for bound in (self.since, self.until):
-            if isinstance(bound, datetime) and bound.tzinfo is None:
-                raise ValueError(_no_moment(bound.isoformat()))
-        if _is_after(self.since, self.until):
-            raise ValueError("since lies after until, so no run can match: exchange the two")
+        check_period(self.since, self.until)
+
+
+def check_period(since: Moment | None, until: Moment | None) -> None:
+    """Raises ValueError for an instant without an offset, and for a beginning after the end."""
+    for bound in (since, until):
+        if isinstance(bound, datetime) and bound.utcoffset() is None:
+            raise ValueError(_no_moment(bound.isoformat()))
+    if _is_after(since, until):
+        raise ValueError("since lies after until, so no run can match: exchange the two")
 
 
 def moment(value: Moment | str) -> Moment:

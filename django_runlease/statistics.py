@@ -28,6 +28,7 @@ from django.db import connections
 from .exceptions import DeclineReason
 from .history import Row, iso
 from .models import Outcome, Run, RunLease
+from .search import Moment, check_period
 from .situation import FAILURES
 
 PERIOD = timedelta(days=7)
@@ -47,34 +48,24 @@ def _counts(column: str, values: list[str] | tuple[str, ...], condition: str) ->
 
 _STATISTICS = """
     WITH clock AS MATERIALIZED (
-        SELECT now, coalesce(to_timestamp(%(until)s), now) AS until
+        SELECT now, coalesce(
+                   to_timestamp(%(until)s), now - make_interval(secs => %(until_ago)s), now
+               ) AS until
           FROM clock_timestamp() AS now
     ), period AS MATERIALIZED (
-        SELECT now, until,
-               coalesce(to_timestamp(%(since)s), until - make_interval(secs => %(length)s)) AS since
+        SELECT now, until, coalesce(
+                   to_timestamp(%(since)s), now - make_interval(secs => %(since_ago)s),
+                   until - make_interval(secs => %(length)s)
+               ) AS since
           FROM clock
     )
     SELECT lease.name AS lease_name,
            extract(epoch FROM period.since)::float8 AS since,
            extract(epoch FROM period.until)::float8 AS until,
-           lease.every, total.*, ended.outcome AS last_outcome,
+           lease.every, total.*,
            extract(epoch FROM success.started_at)::float8 AS last_success
       FROM period
      CROSS JOIN ({leases}) AS lease (name, every)
-      LEFT JOIN LATERAL (
-        SELECT run.started_at FROM {run} run
-         WHERE run.lease_name = lease.name
-           AND run.started_at >= period.since AND run.started_at < period.until
-           AND run.outcome <> 'declined' AND run.trigger <> 'bypass'
-         ORDER BY run.started_at DESC LIMIT 1
-     ) started ON true
-      LEFT JOIN LATERAL (
-        SELECT run.outcome FROM {run} run
-         WHERE run.lease_name = lease.name
-           AND run.started_at >= period.since AND run.started_at < period.until
-           AND run.outcome NOT IN ('declined', 'running') AND run.trigger <> 'bypass'
-         ORDER BY run.started_at DESC LIMIT 1
-     ) ended ON true
       LEFT JOIN LATERAL (
         SELECT run.started_at FROM {run} run
          WHERE run.lease_name = lease.name AND run.started_at < period.until
@@ -82,18 +73,7 @@ _STATISTICS = """
          ORDER BY run.started_at DESC LIMIT 1
      ) success ON true
      CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE ran) AS runs,
-               {outcomes} AS outcomes,
-               percentile_cont({shares}) WITHIN GROUP (ORDER BY duration) AS duration,
-               percentile_cont({shares}) WITHIN GROUP (ORDER BY waited) AS waited,
-               percentile_cont({shares}) WITHIN GROUP (ORDER BY lag) AS lag,
-               coalesce(sum(held), 0) AS held,
-               count(*) FILTER (WHERE NOT ran) AS declined,
-               {declines} AS declines,
-               count(*) FILTER (
-                   WHERE NOT ran AND (started.started_at IS NULL OR at > started.started_at)
-               ) AS declined_in_a_row
-          FROM (
+        WITH counted AS MATERIALIZED (
             SELECT run.outcome, run.reason, run.started_at AS at, ran,
                    CASE WHEN ran THEN greatest(0, extract(
                        epoch FROM coalesce(run.finished_at, period.now) - run.started_at
@@ -106,7 +86,22 @@ _STATISTICS = """
               FROM (SELECT run.*, run.outcome <> 'declined' AS ran FROM {run} run) run
              WHERE run.lease_name = lease.name AND run.trigger <> 'bypass'
                AND run.started_at >= period.since AND run.started_at < period.until
-          ) counted
+        )
+        SELECT count(*) FILTER (WHERE ran) AS runs,
+               {outcomes} AS outcomes,
+               percentile_cont({shares}) WITHIN GROUP (ORDER BY duration) AS duration,
+               percentile_cont({shares}) WITHIN GROUP (ORDER BY waited) AS waited,
+               percentile_cont({shares}) WITHIN GROUP (ORDER BY lag) AS lag,
+               coalesce(sum(held), 0) AS held,
+               count(*) FILTER (WHERE NOT ran) AS declined,
+               {declines} AS declines,
+               count(*) FILTER (
+                   WHERE NOT ran AND (last.started_at IS NULL OR at > last.started_at)
+               ) AS declined_in_a_row,
+               (array_agg(outcome ORDER BY at DESC)
+                   FILTER (WHERE ran AND outcome <> 'running'))[1] AS last_outcome
+          FROM counted
+         CROSS JOIN (SELECT max(at) FILTER (WHERE ran) AS started_at FROM counted) last
      ) total
      ORDER BY lease.name
 """
@@ -120,7 +115,7 @@ _ONE = """
 
 
 def statistics(
-    alias: str, name: str, *, since: datetime | None = None, until: datetime | None = None
+    alias: str, name: str, *, since: Moment | None = None, until: Moment | None = None
 ) -> Row:
     """What the history of *name* comes to from *since* to before *until*, in one query.
 
@@ -131,21 +126,21 @@ def statistics(
 
 
 def statistics_of_all(
-    alias: str, *, since: datetime | None = None, until: datetime | None = None
+    alias: str, *, since: Moment | None = None, until: Moment | None = None
 ) -> list[Row]:
     """The same of each lease that has a row, by name, in one query."""
     return _read(_ALL, alias, since, until)
 
 
 def _read(
-    leases: str, alias: str, since: datetime | None, until: datetime | None, name: str = ""
+    leases: str, alias: str, since: Moment | None, until: Moment | None, name: str = ""
 ) -> list[Row]:
-    _check(since, until)
+    check_period(since, until)
     connection = connections[alias]
     run, lease = (connection.ops.quote_name(model._meta.db_table) for model in (Run, RunLease))
     params = {
-        "since": since and since.timestamp(),
-        "until": until and until.timestamp(),
+        **_bound("since", since),
+        **_bound("until", until),
         "length": PERIOD.total_seconds(),
         "name": name,
     }
@@ -162,12 +157,12 @@ def _read(
         return [_finish(dict(zip(columns, row, strict=True))) for row in cursor.fetchall()]
 
 
-def _check(since: datetime | None, until: datetime | None) -> None:
-    for moment in (since, until):
-        if moment is not None and moment.utcoffset() is None:
-            raise ValueError(f"{moment.isoformat()} has no UTC offset: add one")
-    if since is not None and until is not None and since >= until:
-        raise ValueError(f"the period from {since.isoformat()} ends before it begins")
+def _bound(name: str, moment: Moment | None) -> dict[str, float | None]:
+    """A moment as parameters: one for an instant, and one for how long ago."""
+    return {
+        name: moment.timestamp() if isinstance(moment, datetime) else None,
+        f"{name}_ago": moment.total_seconds() if isinstance(moment, timedelta) else None,
+    }
 
 
 def _finish(row: Row) -> Row:

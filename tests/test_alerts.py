@@ -2,12 +2,15 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from io import StringIO
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -36,7 +39,7 @@ def finding(kind):
     (one,) = [each for each in evaluate("default") if each.kind == kind]
     assert one.message == one.message.strip() != ""
     assert len((one.message + one.remedy).splitlines()) == 1
-    assert re.search("`manage.py [a-z ]+ job", one.remedy), one.remedy
+    assert re.search("`manage.py [a-z -]+ job", one.remedy), one.remedy
     return one
 
 
@@ -418,7 +421,17 @@ def test_a_remedy_can_be_pasted_into_a_shell(name):
     words = subprocess.run(
         ["sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
     )
-    assert words.stdout.splitlines() == ["runlease", "effects", name, "--uncertain"]
+    assert words.stdout.splitlines() == ["runlease", "effects", "--uncertain", name]
+
+
+@pytest.mark.django_db
+def test_a_remedy_for_a_name_that_looks_like_an_option_runs():
+    RunLeaseFactory(name="--json")
+    (one,) = judge(Situation(name="--json", uncertain=1), thresholds())
+    _, *words = shlex.split(re.search("`manage.py (.*)`", one.remedy)[1])
+    out = StringIO()
+    call_command("runlease", *words, stdout=out)
+    assert out.getvalue() == "No effect is uncertain.\n"
 
 
 # -- whose thresholds

@@ -84,6 +84,14 @@ def test_the_card_is_read_by_indexes_whatever_the_history_of_its_lease(long_hist
     assert in_vain == 0
 
 
+@pytest.mark.django_db
+def test_the_figures_are_those_of_the_last_seven_days():
+    RunLeaseFactory(name="job")
+    RunFactory(lease_name="job", started_at=ago(8 * 86400))
+    RunFactory(lease_name="job", outcome=Outcome.FAILED, started_at=ago(6 * 86400))
+    assert read()["statistics"]["outcomes"] == {"failed": 1}
+
+
 # -- alerts and effects
 
 

@@ -33,6 +33,25 @@ def with_rich(page: display.Page, room: int = 80) -> str:
     return ESCAPES.sub("", drawn(page, COLOUR, room))
 
 
+def figures(**values: Any) -> dict[str, Any]:
+    """What a history without a run comes to."""
+    none = dict.fromkeys(("min", "median", "p95", "max"))
+    return {
+        "lease_name": "billing",
+        "runs": 0,
+        "success_rate": None,
+        "duration": none,
+        "share": none,
+        "waited": none,
+        "lag": none,
+        "declined": 0,
+    } | values
+
+
+def lengths(median: float, p95: float, most: float) -> dict[str, float]:
+    return {"min": 0.0, "median": median, "p95": p95, "max": most}
+
+
 def lease(**values: Any) -> dict[str, Any]:
     """A free lease as the history and the card give it."""
     return {
@@ -65,6 +84,7 @@ def lease(**values: Any) -> dict[str, Any]:
         "alerts": [],
         "uncertain_effects": 0,
         "declines_since_start": 0,
+        "statistics": figures(),
         "runs": [],
         "declines": [],
     } | values
@@ -383,6 +403,48 @@ def test_the_page_of_a_lease_labels_what_is_known_and_leaves_out_the_rest():
         "WHEN (UTC)      BY    REASON",
         "11-30 15:14:59  web2  held by web1:4711",
     ]
+
+
+def test_the_page_of_a_lease_sums_up_the_last_week_and_only_what_there_was_in_it():
+    page = plain(
+        display.lease_page(
+            lease(
+                statistics=figures(
+                    runs=2016,
+                    success_rate=0.99999,
+                    declined=1,
+                    duration=lengths(12.0, 64.0, 250.0),
+                    share=lengths(0.04, 0.21, 0.8333),
+                    waited=lengths(0.0, 0.0, 3.0),
+                    lag=lengths(0.0, 0.0, 0.0),
+                )
+            )
+        )
+    )
+    assert [line for line in page.splitlines() if line[:3] in ("Las", "Dur", "Wai", "Lag")] == [
+        "Last week   2016 runs, 99.9 % succeeded, 1 tick declined",
+        "Duration    median 12s, p95 1m 4s, max 4m 10s: up to 83.3 % of every",
+        "Waited      median 0s, p95 0s, max 3s",
+    ]
+    assert "Last week" not in plain(display.lease_page(lease()))
+
+
+def test_the_figures_of_leases_fit_into_80_columns():
+    rows = [
+        figures(lease_name="x" * 200),
+        figures(
+            lease_name="billing",
+            runs=100_000,
+            success_rate=1.0,
+            declined=100_000,
+            duration=lengths(754.0, 754.0, 754.0),
+            share=lengths(1.0, 1.0, 1.5),
+        ),
+    ]
+    titles, empty, full = plain(display.statistics_table(rows)).splitlines()
+    assert empty.split()[1:] == ["0", "0"]
+    assert " ".join(full.split()) == "billing 100000 100 % 100000 12m 34s 12m 34s 12m 34s 150 %"
+    assert len(titles) <= 80
 
 
 def test_the_page_of_a_lease_that_never_ran_says_so():

@@ -14,7 +14,7 @@ from django_runlease.clock import Now, Seconds
 from django_runlease.models import Alert, Outcome, Run, RunLease
 
 from .factories import RunFactory, RunLeaseFactory
-from .support import ADMINS, MAILERS, ROOT, manage, spawn_manage
+from .support import ADMINS, MAILERS, ROOT, manage, open_transaction, spawn_manage
 
 ALERT_KEYS = [
     *("kind", "lease_name", "severity", "message", "remedy", "opened_at", "resolved_at"),
@@ -147,6 +147,16 @@ def test_a_silence_that_cannot_be_meant_is_refused_with_2(words, message):
     assert Alert.objects.get().silenced_until is None
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_silence_that_meets_a_mail_being_sent_says_to_try_again():
+    failing()
+    run("check")
+    with open_transaction("SELECT * FROM runlease_alert FOR UPDATE"):
+        with pytest.raises(CommandError, match="try again in a moment$") as refused:
+            call_command("runlease", "silence", "job", "failing", "--for", "1h")
+    assert refused.value.returncode == 69
+
+
 @pytest.mark.django_db
 def test_what_somebody_else_wrote_steers_no_terminal():
     RunLeaseFactory(name="job", expired=True, holder="evil\x1b[2J\n")
@@ -182,15 +192,67 @@ def test_without_the_database_it_is_69():
     assert len(done.stderr.splitlines()) == 1
 
 
+def example(tmp_path, lines):
+    """The environment of a process whose settings are the example's, and *lines*."""
+    text = f"from example_project.settings import *\n{lines}\n"
+    (tmp_path / "own_settings.py").write_text(text, encoding="utf-8")
+    return {"DJANGO_SETTINGS_MODULE": "own_settings", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+
+
+LOGGED = """
+HANDLER = {"class": "logging.StreamHandler"}
+LOGGING = {"version": 1, "handlers": {"all": HANDLER}, "root": {"handlers": ["all"]}}
+"""
+
+
 @pytest.mark.django_db(transaction=True)
-def test_processes_that_check_at_once_open_one_incident():
+def test_processes_that_check_at_once_open_one_incident_and_tell_it_once(tmp_path):
     failing()
-    processes = [spawn_manage("runlease", "check", "--notify") for _ in range(3)]
+    env = example(tmp_path, LOGGED)
+    processes = [spawn_manage("runlease", "check", "--notify", env=env) for _ in range(3)]
+    told = ""
     for process in processes:
         out, err = process.communicate(timeout=60)
-        assert (process.returncode, err.count("Traceback")) == (2, 0)
+        assert process.returncode == 2
         assert out.startswith("CRITICAL job: failing")
+        told += err
+    assert told == "job: failing: 3 failures in a row, and none has ever succeeded\n"
     assert Alert.objects.get().notified_at is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_where_nobody_would_be_told_notify_says_so_also_while_all_is_well(tmp_path):
+    done = manage("runlease", "check", "--notify")
+    assert (done.returncode, done.stdout) == (0, "All is well: no alert.\n")
+    assert done.stderr.startswith("--notify tells nobody: set ADMINS, or connect")
+    assert manage("runlease", "check").stderr == ""
+    failing()
+    done = manage("runlease", "check", "--notify", "--json")
+    assert (done.returncode, json.loads(done.stdout)["status"]) == (2, "critical")
+    assert done.stderr.startswith("--notify tells nobody")
+    # So it is told when there is somebody.
+    assert Alert.objects.get().notified_at is None
+    done = manage("runlease", "check", "--notify", env=example(tmp_path, LOGGED))
+    assert done.stderr.startswith("job: failing: ")
+    assert Alert.objects.get().notified_at is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_receiver_alone_is_somebody_to_tell(tmp_path):
+    failing()
+    receiver = """
+from django.dispatch import receiver
+from django_runlease.signals import alert_opened
+
+@receiver(alert_opened)
+def page(lease, kind, **facts):
+    print("paged:", lease, kind)
+"""
+    (tmp_path / "pager.py").write_text(receiver, encoding="utf-8")
+    env = example(tmp_path, 'INSTALLED_APPS += ["pager"]')
+    done = manage("runlease", "check", "--notify", env=env)
+    assert "paged: job failing" in done.stdout
+    assert "tells nobody" not in done.stderr
 
 
 @pytest.mark.django_db
@@ -208,10 +270,9 @@ def test_notify_tells_the_admins_once(settings):
 @pytest.mark.django_db(transaction=True)
 def test_a_mail_that_cannot_be_sent_is_an_error_after_the_alerts(tmp_path):
     contended()
-    settings = tmp_path / "nomail.py"
-    settings.write_text(
+    env = example(
+        tmp_path,
         f"""
-from example_project.settings import *
 ADMINS = {ADMINS}
 if {VERSION >= (6, 1)}:
     SMTP = "django.core.mail.backends.smtp.EmailBackend"
@@ -219,9 +280,7 @@ if {VERSION >= (6, 1)}:
 else:
     EMAIL_HOST, EMAIL_PORT = "127.0.0.1", 1
 """,
-        encoding="utf-8",
     )
-    env = {"DJANGO_SETTINGS_MODULE": "nomail", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = manage("runlease", "check", "--notify", "--json", env=env)
     assert done.returncode == 1
     assert json.loads(done.stdout)["status"] == "warning"

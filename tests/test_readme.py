@@ -21,11 +21,12 @@ from django.core.management import call_command, load_command_class
 from django.db import DatabaseError, connection, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
+from django.dispatch import Signal
 from django.test import override_settings
 from django.utils import timezone
 
 import django_runlease
-from django_runlease import alerts, clock, jobs, metrics, runner, triggers
+from django_runlease import alerts, clock, incidents, jobs, log, metrics, runner, signals, triggers
 from django_runlease.card import DECLINES_SHOWN, RUNS_SHOWN
 from django_runlease.claiming import Options
 from django_runlease.conf import KEYS, Conf
@@ -288,13 +289,89 @@ def test_a_check_a_silence_and_the_endpoint_are_as_written(client):
         assert client.get("/runlease/health/").status_code == 503
 
 
+LOGS = "Signals and logs"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_signals_and_their_facts_are_those_in_the_table():
+    told = {words(name).pop(): words(facts) for name, _, facts in rows(section(LOGS), "Signal")}
+    told["alert_resolved"] |= told["alert_opened"]
+    known = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+    assert set(told) == known
+    sent = {}
+
+    def receive(signal, sender, **facts):
+        sent[next(name for name in known if getattr(signals, name) is signal)] = set(facts)
+
+    for name in known:
+        getattr(signals, name).connect(receive)
+    try:
+        lost = django_runlease.claim("job", heartbeat=False)
+        assert not django_runlease.claim("job")
+        take_over_now("job")
+        lost.release()
+        django_runlease.claim("other", heartbeat=False).release()
+        RunFactory.create_batch(3, lease_name="job", outcome=Outcome.FAILED)
+        incidents.check("default", notify=True)
+        Run.objects.all().delete()
+        incidents.check("default", notify=True)
+    finally:
+        for name in known:
+            getattr(signals, name).disconnect(receive)
+    assert set(sent) == known
+    for name, facts in sent.items():
+        every = {"lease", "using"}
+        if not name.startswith("alert"):
+            every |= {"generation", "holder", "run_id"}
+        assert facts == told[name] | every, name
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_receiver_of_the_readme_calls_for_help():
+    pager = Mock()
+    receiver, _ = blocks(section(LOGS), "python")
+    own = _executed(receiver, pager=pager)["call_for_help"]
+    try:
+        with (
+            pytest.raises(django_runlease.JobTimeout),
+            django_runlease.lease("job", heartbeat=False),
+        ):
+            raise django_runlease.JobTimeout("job", "too long")
+        django_runlease.claim("job", heartbeat=False).release()
+    finally:
+        assert signals.run_finished.disconnect(own)
+    pager.call.assert_called_once_with("job: too long")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_log_is_written_as_the_settings_of_the_readme_say(tmp_path):
+    _, logging = blocks(section(LOGS), "python")
+    settings = f"from example_project.settings import *\n{logging}"
+    (tmp_path / "logged.py").write_text(settings, encoding="utf-8")
+    env = {"DJANGO_SETTINGS_MODULE": "logged", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = manage("runjob", "clearsessions", env=env)
+    events = [line.split()[3] for line in done.stderr.splitlines()]
+    assert events == ["lease_claimed", "lease_released", "run_finished"]
+
+
+def test_the_events_of_the_log_and_their_levels_are_those_of_its_own_list():
+    told = {
+        event: level.split(";")[0]
+        for events, level, _ in rows(section(LOGS), "Event")
+        for event in words(events)
+    }
+    table = log.__doc__[log.__doc__.index("event ") : log.__doc__.rindex("====")]
+    lines = [line.split() for line in table.splitlines() if re.match("[a-z]+_", line)]
+    assert told == {event: level for event, level, *_ in lines}
+
+
 @pytest.mark.django_db(transaction=True)
 def test_the_commands_for_operators_work_as_written():
     RunLeaseFactory(name="charge_due_invoices", held=True)
     RunFactory(lease_name="charge_due_invoices", outcome="failed", host="web1")
     (block,) = blocks(section(OPERATORS), "console")
     lines = block.strip().splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 8
     for line in lines:
         prompt, program, *arguments = shlex.split(line)
         assert (prompt, program) == ("$", "manage.py")
@@ -407,6 +484,10 @@ def test_the_keys_of_the_json_are_those_in_the_tables(charging):
     assert set(lease) == keys("Key of a lease")
     assert set(card) - set(lease) == keys("More keys in `show`") - {"show"}
     assert set(run) == keys("Key of a run")
+    [figures] = json.loads(printed("history", "--stats", "--json"))
+    own = keys("Key of the figures")
+    assert set(figures) == set(card["statistics"]) == own
+    assert set(figures["share"]) <= words(section(OPERATORS))
 
 
 def test_the_values_of_the_json_have_the_units_of_the_tables(charging):

@@ -36,7 +36,7 @@ LEASE_KEYS = [
 ]
 CARD_KEYS = [
     *(*LEASE_KEYS, "process_age", "process_gone", "progress_share", "estimated_left", "alerts"),
-    *("uncertain_effects", "declines_since_start", "runs", "declines"),
+    *("uncertain_effects", "declines_since_start", "statistics", "runs", "declines"),
 ]
 RUN_KEYS = [
     *("lease_name", "generation", "holder", "host", "trigger", "took_over_from", "tick"),
@@ -118,7 +118,7 @@ def test_show_is_one_lease_with_its_last_ten_runs_and_apart_its_last_five_declin
     assert list(lease["runs"][0]) == list(lease["declines"][0]) == RUN_KEYS
     assert list(lease["alerts"][0]) == ALERT_KEYS
     page = run("show", "billing")
-    assert page.count("succeeded") == 10
+    assert page.count("  succeeded  ") == 10
     assert page.count("held by elsewhere:4711") == 5
     assert "12 in a row since the last start" in page
     assert re.search(r"renewed \d+s ago", page)
@@ -185,6 +185,35 @@ def test_a_filter_that_is_wrong_is_exit_2_with_the_accepted_forms(words, remedy)
 
 
 @pytest.mark.django_db
+def test_the_figures_of_the_history_of_a_lease_or_of_all():
+    assert run("history", "--stats").startswith("No lease yet")
+    RunLeaseFactory(name="billing", every=timedelta(seconds=10))
+    RunLeaseFactory(name="other")
+    RunFactory(lease_name="billing")
+    RunFactory(lease_name="billing", outcome="failed")
+    RunFactory(lease_name="billing", declined=True)
+    titles, billing, other = run("history", "--stats").splitlines()
+    assert titles.split()[:4] == ["NAME", "RUNS", "SUCCEEDED", "DECLINED"]
+    assert billing.split() == ["billing", "2", *("50", "%"), "1", "1s", "1s", "1s", "10", "%"]
+    assert other.split() == ["other", "0", "0"]
+    [told] = run_json("history", "billing", "--stats")
+    assert (told["runs"], told["success_rate"], told["declined"]) == (2, 0.5, 1)
+    [told] = run_json("history", "billing", "--stats", "--until", "1h")
+    assert (told["runs"], told["declined"]) == (0, 0)
+
+
+@pytest.mark.django_db
+def test_the_figures_of_nobody_or_of_a_part_are_refused():
+    code, message = refused("history", "nobody", "--stats")
+    assert (code, message.startswith("there is no lease 'nobody'")) == (2, True)
+    for words in (["--outcome", "failed"], ["--host", "web1"]):
+        code, message = refused("history", "--stats", *words)
+        assert (code, message.startswith("--stats counts all")) == (2, True)
+    code, message = refused("history", "--stats", "--since", "soon")
+    assert (code, message.startswith("--since: 'soon' is not")) == (2, True)
+
+
+@pytest.mark.django_db
 def test_the_history_of_a_deleted_lease_can_still_be_read():
     RunFactory(lease_name="gone")
     assert [each["lease_name"] for each in run_json("history", "gone")] == ["gone"]
@@ -221,8 +250,9 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(django_assert_max_num
     RunLeaseFactory(name="billing")
     RunFactory.create_batch(30, lease_name="billing")
     for most, *words in (
-        *((1, "list"), (6, "show", "billing"), (2, "history"), (1, "history", "billing")),
+        *((1, "list"), (7, "show", "billing"), (2, "history"), (1, "history", "billing")),
         *((1, "history", "--outcome", "failed"), (2, "history", "--host", "web1")),
+        (1, "history", "--stats"),
     ):
         with django_assert_max_num_queries(most):
             run(*words)

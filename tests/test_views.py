@@ -1,6 +1,8 @@
 """The health endpoint: what ``runlease check`` says, over HTTP, and nothing written."""
 
 import json
+import uuid
+from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -9,17 +11,18 @@ from django.test import Client, RequestFactory, override_settings
 from django.urls import include, path
 
 from django_runlease import claim, views
-from django_runlease.models import Alert, Outcome, Run
+from django_runlease.models import Alert, AlertKind, Effect, EffectState, Outcome, Run
 from django_runlease.testing import expire_now
 
 from .factories import RunFactory, RunLeaseFactory
-from .support import spawn_python
+from .support import ago, spawn_python
 
 urlpatterns = [path("runlease/", include("django_runlease.urls"))]
 
 pytestmark = pytest.mark.urls(__name__)
 
 URL = "/runlease/health/"
+HOUR = timedelta(hours=1)
 
 
 def failing(name="job"):
@@ -100,15 +103,35 @@ def test_a_get_writes_nothing(client: Client):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_token_and_no_error_of_a_job_is_told(client: Client):
-    failing()
-    lease = RunLeaseFactory(name="held", expired=True)
-    Run.objects.update(reason="secret-reason", error="secret-error", output="secret-output")
-    body = client.get(URL).content.decode()
-    assert "held" in body
+def test_no_token_error_or_text_of_a_job_is_told_whatever_is_wrong(client: Client):
+    long_ago = ago(36_000)
+    secrets = {"progress": {"message": "secret"}, "paused_reason": "secret", "every": HOUR}
+    held = RunLeaseFactory(name="held", held=True, claimed_at=long_ago, **secrets)
+    stuck = RunLeaseFactory(name="stuck", held=True, renewed_at=long_ago, **secrets)
+    gone = RunLeaseFactory(name="gone", expired=True, claimed_at=ago(35_000), **secrets)
+    texts = {"reason": "secret", "error": "secret", "output": "secret"}
+    RunFactory.create_batch(3, lease_name="gone", outcome="lost", started_at=long_ago, **texts)
+    for reason in ("held", "busy", "held"):
+        RunFactory(lease_name="held", declined=True, **texts | {"reason": reason})
+    Effect.objects.create(
+        lease_name="gone",
+        kind="secret",
+        key='"secret"',
+        idempotency_key=uuid.uuid4(),
+        state=EffectState.STARTED,
+        generation=0,
+        result="secret",
+        reason="secret",
+        started_at=long_ago,
+    )
+    answer = client.get(URL)
+    assert {alert["kind"] for alert in answer.json()["alerts"]} == set(AlertKind.values)
+    body = answer.content.decode()
     assert "secret" not in body
-    assert str(lease.token) not in body
-    assert lease.token.hex not in body
+    runs = Run.objects.exclude(token=None).values_list("token", flat=True)
+    for token in [held.token, stuck.token, gone.token, *runs]:
+        assert str(token) not in body
+        assert token.hex not in body
 
 
 @pytest.mark.django_db(transaction=True)

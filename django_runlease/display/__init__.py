@@ -1,10 +1,11 @@
 """Leases, runs and effects as people read them.
 
-``leases``, ``runs`` and ``effects`` describe pages, ``page`` fits them into a width, and ``plain``
-or ``drawn`` (by ``rich``) draws them. ``sentences`` say what an operator did.
+``leases``, ``runs``, ``figures`` and ``effects`` describe pages, ``page`` fits them into a width,
+and ``plain`` or ``drawn`` (by ``rich``) draws them. ``sentences`` say what an operator did.
 """
 
 from .effects import effect_table
+from .figures import statistics_table
 from .leases import lease_page, lease_table
 from .page import WIDTH, Card, Cell, Column, Page, Table
 from .plain import plain
@@ -33,5 +34,6 @@ __all__ = [
     "plain",
     "resumed",
     "run_table",
+    "statistics_table",
     "width",
 ]

@@ -9,6 +9,7 @@ from ..history import Row
 from ..models import Severity, State
 from ..terms import short
 from ..text import printable
+from .figures import summary
 from .page import Block, Card, Cell, Column, Page, Table
 from .runs import decline_table, run_table
 from .text import cut_middle
@@ -65,6 +66,7 @@ def _labelled(lease: Row) -> Iterator[tuple[str, Cell]]:
         yield key.removesuffix("_at").replace("_", " ").capitalize(), Cell(moment(lease[key]))
     if lease["declines_since_start"]:
         yield "Declined", Cell(f"{lease['declines_since_start']} in a row since the last start")
+    yield from summary(lease["statistics"])
     if lease["uncertain_effects"]:
         remedy = "see `manage.py runlease effects --uncertain`"
         yield "Effects", Cell(f"{lease['uncertain_effects']} uncertain: {remedy}", "ERROR")

@@ -46,6 +46,8 @@ _REMEDIES = {
     "42501": "grant this role SELECT, INSERT and UPDATE on the tables of django_runlease, and "
     "DELETE to prune",
     _READ_ONLY: "this server takes no writes: connect to the primary",
+    _LOCK_TIMEOUT: "somebody keeps that row locked, as a check does while it sends its mail: try "
+    "again in a moment",
 }
 
 

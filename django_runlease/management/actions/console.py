@@ -55,6 +55,10 @@ class Console:
         """Write *text* as it is, JSON or not."""
         self._stdout.write(_encodable(text, self._stdout))
 
+    def warn(self, text: str) -> None:
+        """Write *text* to stderr."""
+        self._stderr.write(_encodable(text, self._stderr))
+
     @contextmanager
     def progress(self) -> Iterator[Callable[[str], None]]:
         """In the block, the call that it gives shows a line on a terminal, in place of the last;

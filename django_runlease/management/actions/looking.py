@@ -7,6 +7,7 @@ from typing import Any
 
 from ... import card, display, history
 from ...search import Filters, Moment, moment
+from ...statistics import statistics, statistics_of_all
 from .console import Console, check_known, find_lease
 
 
@@ -21,7 +22,17 @@ def lease(console: Console, alias: str, name: str, **options: Any) -> None:
     console.write(found, lambda: console.lay_out(display.lease_page, found))
 
 
-def runs(console: Console, alias: str, name: str | None, limit: int, **options: Any) -> None:
+def runs(
+    console: Console,
+    alias: str,
+    name: str | None,
+    limit: int,
+    stats: bool = False,
+    **options: Any,
+) -> None:
+    if stats:
+        _statistics(console, alias, name, **options)
+        return
     filters = _filters(**options)
     found = history.runs(alias, name, limit=limit, filters=filters)
     if name is not None and not found and not history.runs(alias, name, limit=1):
@@ -30,6 +41,29 @@ def runs(console: Console, alias: str, name: str | None, limit: int, **options: 
     if filters is not None:
         empty = "No run matches."
     console.write(found, lambda: console.lay_out(display.run_table, found, empty))
+
+
+def _statistics(
+    console: Console,
+    alias: str,
+    name: str | None,
+    since: Moment | str | None = None,
+    until: Moment | str | None = None,
+    outcome: Sequence[str] | None = None,
+    host: str | None = None,
+    **options: Any,
+) -> None:
+    if outcome or host:
+        raise ValueError("--stats counts all outcomes and hosts: leave out --outcome and --host")
+    period = {"since": _moment("since", since), "until": _moment("until", until)}
+    if name is None:
+        found = statistics_of_all(alias, **period)
+    else:
+        found = [statistics(alias, name, **period)]
+        if not found[0]["runs"] and not history.runs(alias, name, limit=1):
+            check_known(name, alias)
+    empty = "No lease yet: `manage.py runjob NAME` makes the first."
+    console.write(found, lambda: console.lay_out(display.statistics_table, found, empty))
 
 
 def _filters(

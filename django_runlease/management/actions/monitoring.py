@@ -15,6 +15,11 @@ from ...terms import named_duration
 from ...text import printable
 from .console import Console, Verdict, check_known, operator
 
+NOBODY = (
+    "--notify tells nobody: set ADMINS, or connect a receiver to the signal alert_opened, or give "
+    "the logger django_runlease a handler"
+)
+
 EXIT_CODES = {"ok": 0, "warning": 1, "critical": 2}
 
 _ROLES = {Severity.CRITICAL.value: "ERROR", Severity.WARNING.value: "WARNING"}
@@ -23,6 +28,10 @@ _ROLES = {Severity.CRITICAL.value: "ERROR", Severity.WARNING.value: "WARNING"}
 def check(console: Console, alias: str, name: str | None, notify: bool, **options: Any) -> None:
     if name is not None:
         check_known(name, alias)
+    # Also while all is well, for then there is time to mend it.
+    if notify and not incidents.has_audience():
+        console.warn(NOBODY)
+        notify = False
     report = incidents.check(alias, name, notify=notify)
     console.write(report.as_row(), lambda: _lines(report.alerts, console.style))
     code = EXIT_CODES[report.status]

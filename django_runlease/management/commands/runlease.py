@@ -116,6 +116,11 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="WHEN", help=f"started then or later: {when}")
     parser.add_argument("--until", metavar="WHEN", help=f"started then or earlier: {when}")
     parser.add_argument("--host", help="where the tick came, or the holder was")
+    parser.add_argument(
+        "--stats",
+        action="store_true",
+        help="instead of the runs, what they come to: success rate, durations, declined ticks",
+    )
 
 
 def _add_break_options(parser: argparse.ArgumentParser) -> None:
