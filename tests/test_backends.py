@@ -1,9 +1,9 @@
 """Backends of the database that are frozen or ended, at every step of a lease."""
 
-from functools import re
+import re
+from functools import wraps
 
 import pytest
-import wraps
 from django.db import DatabaseError, connection
 
 from django_runlease import LeaseLost, claim, fencing, heartbeat, runner
