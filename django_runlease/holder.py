@@ -23,10 +23,10 @@ class Holder:
     """What people are shown: ``host:pid``."""
     host: str
     process: dict[str, Any]
-    """pid, start (clock ticks after boot), boot_id and pid_namespace; the last three are null where
-    the system does not tell. Together they name one process of one kernel, whatever pids are
-    reused and whichever way the wall clock is set. A holder that runs a program adds what
-    :func:`group_led_by` gives."""
+    """pid, start (clock ticks after boot), boot_id, pid_namespace and time_namespace; all but the
+    first are null where the system does not tell. Together they name one process of one kernel,
+    whatever pids are reused and whichever way the wall clock is set. A holder that runs a program
+    adds what :func:`group_led_by` gives."""
 
 
 def this_process() -> Holder:
@@ -41,7 +41,8 @@ def _identify(pid: int) -> Holder:
         "pid": pid,
         "start": start_ticks(_read("self/stat")),
         "boot_id": _read("sys/kernel/random/boot_id"),
-        "pid_namespace": _pid_namespace(),
+        "pid_namespace": _namespace("pid"),
+        "time_namespace": _namespace("time"),
     }
     return Holder(name=f"{host}:{pid}", host=host, process=process)
 
@@ -59,9 +60,9 @@ def start_ticks(stat: str | None) -> int | None:
     return int(stat.rpartition(")")[2].split()[19]) if stat else None
 
 
-def _pid_namespace() -> str | None:
+def _namespace(kind: str) -> str | None:
     try:
-        return str((PROC / "self/ns/pid").readlink())
+        return str((PROC / "self/ns" / kind).readlink())
     except OSError:
         return None
 
@@ -76,8 +77,8 @@ def _read(path: str) -> str | None:
 def is_dead(host: str, process: Any) -> bool:
     """Whether the process that a claim wrote down, and its program's process group, are gone.
 
-    Judged only on the kernel, pid namespace and host where it ran, and only by what does not
-    depend on the wall clock; whatever cannot be read there counts as alive.
+    Judged only on the kernel and host and in the namespaces where it ran, and only by what does
+    not depend on the wall clock; whatever cannot be read there counts as alive.
     """
     if not _is_of_our_kernel(host, process) or not _sees_own_processes():
         return False
@@ -90,8 +91,8 @@ def is_dead(host: str, process: Any) -> bool:
 def living_group(host: str, process: Any) -> int | None:
     """The process group of the program that a claim wrote down, if any process of it lives.
 
-    None where there is none, and where it is not ours to judge: on another kernel, pid namespace
-    or host. What cannot be read counts as alive.
+    None where there is none, and where it is not ours to judge: on another kernel or host, or in
+    other namespaces. What cannot be read counts as alive.
     """
     if not _is_of_our_kernel(host, process) or not _has_living_group(process):
         return None
@@ -104,6 +105,9 @@ _KERNEL = ("boot_id", "pid_namespace")
 def _is_of_our_kernel(host: str, process: Any) -> bool:
     own = this_process()
     if not isinstance(process, dict) or host != own.host:
+        return False
+    # In another time namespace the same process has another start. Old kernels have none.
+    if process.get("time_namespace") != own.process["time_namespace"]:
         return False
     return all(process.get(key) and process[key] == own.process[key] for key in _KERNEL)
 

@@ -333,6 +333,7 @@ def test_a_program_left_by_a_runjob_that_is_only_frozen_keeps_the_lease_too():
         {"holder_process": {"boot_id": "another"}},
         {"holder_process": {"pid_namespace": "pid:[1]"}},
         {"holder_process": {"pid_namespace": None}},
+        {"holder_process": {"time_namespace": "time:[1]"}},
     ],
 )
 def test_of_another_host_kernel_or_container_only_the_expiry_counts(elsewhere):

@@ -41,6 +41,7 @@ def test_a_process_is_told_by_its_start_boot_and_namespace():
     assert stat.split(") ")[-1].split()[19] == str(process["start"])
     assert process["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
     assert process["pid_namespace"] == str(Path("/proc/self/ns/pid").readlink())
+    assert process["time_namespace"] == str(Path("/proc/self/ns/time").readlink())
     assert json.loads(json.dumps(process)) == process
 
 
@@ -86,6 +87,7 @@ def test_what_the_system_does_not_tell_is_null(monkeypatch):
         "start": None,
         "boot_id": None,
         "pid_namespace": None,
+        "time_namespace": None,
     }
 
 

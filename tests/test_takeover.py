@@ -205,6 +205,8 @@ def test_a_stopped_holder_is_never_taken_for_dead():
         {"holder_process": {"boot_id": ""}},
         {"holder_process": {"pid_namespace": "pid:[1]"}},
         {"holder_process": {"pid_namespace": None}},
+        {"holder_process": {"time_namespace": "time:[1]"}},
+        {"holder_process": {"time_namespace": None}},
         {"holder_process": {"pid": None}},
         {"holder_process": {"pid": "4711"}},
         {"holder_process": {"pid": 0}},
@@ -280,6 +282,29 @@ print(bool(claim("job", ttl=60)))
         check=True,
     )
     assert inside.stdout == "False\n"
+
+
+def test_in_another_time_namespace_a_living_holder_is_not_taken_for_dead():
+    """Every process seems to have started at another time there."""
+    code = """
+from django_runlease import claim
+print(claim("job", ttl=60))
+"""
+    words = ["unshare", "--time", "--boottime", "100000", sys.executable, "-c"]
+    process = holding()
+    try:
+        inside = subprocess.run(
+            [*words, "import django; django.setup()\n" + code],
+            env=environment(),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert inside.stdout.startswith("held by ")
+        assert row().generation == 1
+    finally:
+        end(process)
 
 
 # -- the judgement alone
