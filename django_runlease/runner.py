@@ -178,7 +178,7 @@ class _Execution:
         if self._job.program:
             self._program = Program(self._job.program, self._held, grace=grace)
             return self._program.trust
-        return stack.enter_context(backstop()) if own_process else lambda until: None
+        return stack.enter_context(backstop(self._held)) if own_process else lambda until: None
 
     def _call(self) -> None:
         # The answer to the claim may have come after the lease had expired.

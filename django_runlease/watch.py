@@ -27,8 +27,9 @@ from .interrupts import Interrupts
 from .terms import MARGIN_SHARE
 
 POLL = 0.05
-BACKSTOP = 0.5
-"""Seconds after the trusted time, when even a thread that never gives up the GIL is ended."""
+BACKSTOP, BACKSTOP_SHARE = 0.5, 0.8
+"""When even a thread that never gives up the GIL is ended: this many seconds after the trusted
+time, or this share of the margin between that and the expiry, whichever is shorter."""
 
 LAST_WORDS, HASTE = 2.0, 0.4
 """Seconds that a process which is ended hard has for writing down how its run ended: while its
@@ -107,11 +108,15 @@ class Watch:
             self._trust(self._trusted_until)
 
 
+def _margin(held: HeldLease) -> float:
+    return held.ttl.total_seconds() / MARGIN_SHARE
+
+
 def last_words(held: HeldLease) -> float:
     """How many seconds the process that is ended has left for saying so: if it can, it is to be
     gone before the lease expires, and in any case before the backstop."""
     left = held.trusted_until - clock.local()
-    margin = held.ttl.total_seconds() / MARGIN_SHARE
+    margin = _margin(held)
     if left < -margin:
         return HASTE
     return max(min(left + min(HASTE, margin / 2), LAST_WORDS), 0.0)
@@ -127,10 +132,12 @@ class _Backstop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._until: float | None = None
+        self._delay = 0.0
         self._output: Any = None
 
     @contextmanager
-    def active(self) -> Iterator[Callable[[float], None]]:
+    def active(self, delay: float) -> Iterator[Callable[[float], None]]:
+        self._delay = delay
         with ExitStack() as stack:
             # None where the process began without one, which faulthandler does not take.
             self._output = sys.stderr or stack.enter_context(Path(os.devnull).open("w"))
@@ -143,7 +150,7 @@ class _Backstop:
             self._start(until)
 
     def _start(self, until: float) -> None:
-        left = max(until - clock.local(), 0.0) + BACKSTOP
+        left = max(until - clock.local(), 0.0) + self._delay
         faulthandler.dump_traceback_later(left, exit=True, file=self._output)
 
     def _disarm(self) -> None:
@@ -177,10 +184,11 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def backstop() -> AbstractContextManager[Callable[[float], None]]:
-    """For a job in this process: what ends it even if its C code never gives up the GIL.
+def backstop(held: HeldLease) -> AbstractContextManager[Callable[[float], None]]:
+    """For a job in this process: what ends it before *held* expires even if its C code never gives
+    up the GIL.
 
     Gives the function to pass to :class:`Watch` as *trust*. The exit code is then 1, and the
     stacks of all threads are on standard error.
     """
-    return _backstop.active()
+    return _backstop.active(min(BACKSTOP, BACKSTOP_SHARE * _margin(held)))

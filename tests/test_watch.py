@@ -1,5 +1,6 @@
 """The watch over a run in this process: told in time, ended in time, and renewed until then."""
 
+import faulthandler
 import signal
 import subprocess
 import sys
@@ -7,9 +8,10 @@ import sys
 import psutil
 import pytest
 
-from django_runlease import store
+from django_runlease import clock, lease, store
 from django_runlease.clock import Now
 from django_runlease.models import Outcome, Run, RunLease
+from django_runlease.watch import backstop, last_words
 
 from .programs import end_backends, ended, gone_before_expiry
 from .support import (
@@ -76,6 +78,18 @@ def test_a_job_that_never_gives_up_the_gil_is_ended_before_its_lease_expires():
         code, _, err = finish(process)
     assert code in (1, 70)
     assert "usleep" in err or "in _run" in err
+
+
+@pytest.mark.parametrize("ttl", [0.1, 1, 3, 5, 60])
+def test_c_code_is_ended_after_the_last_words_and_before_the_lease_expires(ttl, monkeypatch):
+    armed = []
+    with lease("code", ttl=ttl, heartbeat=False) as held, monkeypatch.context() as patch:
+        patch.setattr(faulthandler, "dump_traceback_later", lambda left, **_: armed.append(left))
+        now = held.trusted_until
+        patch.setattr(clock, "local", lambda: now)
+        with backstop(held) as trust:
+            trust(now)
+        assert last_words(held) < armed[0] < ttl / 10
 
 
 def test_a_job_that_blocks_the_event_loop_for_longer_than_its_lease_is_trusted_keeps_it():

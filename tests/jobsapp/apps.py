@@ -1,3 +1,4 @@
+import math
 import os
 
 from django.apps import AppConfig
@@ -25,4 +26,4 @@ def leave_time(backstop):
     heartbeat.BEATS_PER_TTL = heartbeat.RETRIES_PER_TTL = 20
     interrupts.CANCEL_TIMEOUT = 10.0
     watch.HASTE, watch.LAST_WORDS = 2.0, 5.0
-    watch.BACKSTOP = backstop
+    watch.BACKSTOP, watch.BACKSTOP_SHARE = backstop, math.inf
