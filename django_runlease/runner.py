@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -256,9 +258,26 @@ class _Execution:
 def _await_threads_since(before: set[threading.Thread]) -> None:
     """Wait for what a stopped job has started and left at work; the watch bounds that. A lease
     that was released meanwhile would let the next run begin beside them."""
-    for thread in set(threading.enumerate()) - before:
+    started = set(threading.enumerate()) - before
+    _dismiss_pools(started)
+    for thread in started:
         if not thread.daemon:
             thread.join()
+
+
+def _dismiss_pools(threads: set[threading.Thread]) -> None:
+    """Let the pools that *threads* work for end once their work is done, as the interpreter does
+    at its end. Their idle workers would wait for more, and an async job has one of these for the
+    database."""
+    for pool in gc.get_objects():
+        # Not isinstance(), which asks objects that are lazy what they are.
+        if issubclass(type(pool), Executor) and threads & _workers(pool):
+            pool.shutdown(wait=False)
+
+
+def _workers(pool: Executor) -> set[threading.Thread | None]:
+    # There is no public name for them.
+    return {*getattr(pool, "_threads", ()), getattr(pool, "_executor_manager_thread", None)}
 
 
 def _traceback(error: BaseException | None) -> str:

@@ -323,9 +323,9 @@ def test_an_error_of_the_lease_is_raised_before_the_job_runs():
 # -- a process whose surroundings fail
 
 
-def start(*options, code, **env):
+def start(*options, code, name="code", **env):
     env = {**UNHURRIED, "CODE": code, **env}
-    return spawn_manage("runjob", "code", *options, env=env)
+    return spawn_manage("runjob", name, *options, env=env)
 
 
 def ended(process, said=None):
@@ -619,3 +619,71 @@ def test_a_stopped_jobs_threads_are_ended_before_its_lease_is_free():
     assert run.outcome == Outcome.TIMED_OUT
     # Ended hard with its threads; nobody released what they might still have worked under.
     assert RunLease.objects.get().token == run.token
+
+
+THREAD_POOL = """
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
+pool = ThreadPoolExecutor(2)
+pool.submit(int).result()
+say("ready")
+sleep(600)
+"""
+PROCESS_POOL = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from time import sleep
+pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+pool.submit(int).result()
+say("ready")
+sleep(600)
+"""
+ASYNC = """
+from django_runlease.models import RunLease
+say("ready" if await RunLease.objects.acount() else "")
+await asyncio.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("code", THREAD_POOL), ("code", PROCESS_POOL), ("async_code", ASYNC)],
+    ids=["threads", "processes", "async"],
+)
+def test_idle_workers_of_a_pool_do_not_keep_a_stopped_job_from_its_release(name, code):
+    process = start("--grace", "20s", code=code, name=name)
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    out, err = ended(process)
+    assert (process.returncode, out) == (143, "")
+    # Python may also warn of the connection that the worker of an async job had.
+    assert f"{name}: stopped by SIGTERM\n" in err
+    assert "the process is ended" not in err
+    assert RunLease.objects.get().token is None
+
+
+QUEUE = """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from time import sleep
+def work():
+    sleep(0.05)
+    held.check()
+    say("held")
+pool, all_queued = ThreadPoolExecutor(1), Event()
+pool.submit(all_queued.wait)
+pool.submit(say, "ready")
+for _ in range(20):
+    pool.submit(work)
+all_queued.set()
+sleep(600)
+"""
+
+
+def test_the_queue_of_a_pool_is_worked_off_before_a_stopped_jobs_lease_is_free():
+    process = start("--grace", "60s", code=QUEUE)
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    out, err = ended(process)
+    assert (process.returncode, out, err) == (143, "held\n" * 20, "code: stopped by SIGTERM\n")
+    assert RunLease.objects.get().token is None
