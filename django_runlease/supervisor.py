@@ -187,7 +187,8 @@ class Guard:
                 return
             try:
                 _write(self._process, facts)
-            except BrokenPipeError:
+            except (BrokenPipeError, BlockingIOError):
+                # It is gone, or it is frozen and has left its pipe to fill up.
                 self._replace(self._process)
 
     def check(self) -> None:
@@ -197,15 +198,15 @@ class Guard:
             if self._process is not None and (self._process.poll() or 0) < 0:
                 self._replace(self._process)
 
-    def _replace(self, killed: subprocess.Popen[bytes]) -> None:
-        """Somebody has killed it; the program must not go on without one."""
+    def _replace(self, old: subprocess.Popen[bytes]) -> None:
+        """Somebody has killed or frozen it; the program must not go on without one."""
         log.warning("guard_replaced", "the guard process was killed; another one is started")
         try:
             self._start()
         except OSError as error:
             log.warning("guard_replaced", "no guard process could be started: %s", error)
         else:
-            _discard(killed)
+            _discard(old)
 
     def _start(self) -> None:
         # Told with its start, so that there is no moment in which it knows nothing.
@@ -217,6 +218,9 @@ class Guard:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        # The watch, which tells it of each renewal, must not wait for it.
+        os.set_blocking(self._process.stdin.fileno(), False)
 
 
 def _lines(facts: dict[str, float]) -> list[str]:
@@ -225,7 +229,8 @@ def _lines(facts: dict[str, float]) -> list[str]:
 
 def _write(guard: subprocess.Popen[bytes], facts: dict[str, float]) -> None:
     assert guard.stdin is not None
-    guard.stdin.write("".join(f"{line}\n" for line in _lines(facts)).encode())
+    # Lines as short as these are written as a whole, or not at all.
+    os.write(guard.stdin.fileno(), "".join(f"{line}\n" for line in _lines(facts)).encode())
 
 
 def _discard(guard: subprocess.Popen[bytes]) -> None:

@@ -1,10 +1,12 @@
 """The guard of a program: what becomes of it when its runjob is killed, frozen, or unguarded."""
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,6 +126,24 @@ def test_a_guard_is_replaced_if_it_was_killed_and_not_if_it_has_ended_by_itself(
         guard.check()
         assert guard._process is second
         assert not caplog.text
+
+
+def test_a_frozen_guard_is_replaced_before_its_runner_would_wait_for_it():
+    with Guard() as guard:
+        frozen = guard._process
+        frozen.send_signal(signal.SIGSTOP)
+        fcntl.fcntl(frozen.stdin, fcntl.F_SETPIPE_SZ, 4096)
+        told = threading.Thread(
+            target=lambda: [guard.tell(until=clock.local() + 600) for _ in range(400)], daemon=True
+        )
+        told.start()
+        told.join(DEADLINE)
+        try:
+            assert not told.is_alive()
+            assert guard._process is not frozen
+            assert frozen.wait(DEADLINE) == -signal.SIGKILL
+        finally:
+            frozen.kill()
 
 
 def test_the_gate_runs_nothing_if_its_runner_is_gone(tmp_path):
