@@ -287,7 +287,7 @@ class Tail:
         """What the program prints, to the end of the file; or, where a daemon keeps that open, to
         the end of the program."""
         while not self._ended.is_set():
-            if select.select([source], [], [], LAST_OUTPUT)[0]:
+            if _is_ready(source, select.POLLIN, LAST_OUTPUT):
                 chunk = os.read(source, CHUNK)
                 if not chunk:
                     return
@@ -306,7 +306,14 @@ def _write_all(target: int, chunk: bytes) -> None:
         try:
             view = view[os.write(target, view) :]
         except BlockingIOError:
-            select.select([], [target], [])
+            _is_ready(target, select.POLLOUT)
+
+
+def _is_ready(descriptor: int, event: int, seconds: float | None = None) -> bool:
+    # Not select(), which knows no descriptors from 1024 on, and a busy server has these.
+    poll = select.poll()
+    poll.register(descriptor, event)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def _open(gate: IO[bytes]) -> None:

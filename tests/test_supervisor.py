@@ -44,6 +44,7 @@ from .support import (
     manage,
     open_transaction,
     spawn_manage,
+    spawn_python,
     wait_for,
 )
 
@@ -630,6 +631,19 @@ def test_in_a_thread_a_program_runs_and_is_stopped_by_its_timeout():
     assert elsewhere(lambda: tick(["false"])).exit_code == 1
     report = elsewhere(lambda: tick(["sleep", "60"], timeout=0.3))
     assert (report.exit_code, report.outcome) == (124, Outcome.TIMED_OUT)
+
+
+def test_a_process_with_many_open_files_passes_the_output_on_too():
+    code = """
+import os, resource
+from django.core.management import call_command
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, most))
+files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+call_command("runjob", "prog", "--", "echo", "hello")
+"""
+    assert finish(spawn_python(code)) == (0, "hello\n", "")
+    assert only_run().output == "hello\n"
 
 
 def test_no_thread_no_handle_and_no_process_is_left():
