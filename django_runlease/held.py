@@ -305,9 +305,12 @@ class HeldLease:
 
     def end(self, closing: Closing) -> bool:
         """Release with an outcome for the history; what :meth:`release` and ``runjob`` call."""
+        # A forked child has the object, but not the lease; and its parent may have been in the
+        # middle of this.
+        if os.getpid() != self._pid:
+            return False
         with self._lock:
-            # A forked child has the object, but not the lease.
-            if self._ended or os.getpid() != self._pid:
+            if self._ended:
                 return False
             if self._open_fences:
                 raise RunLeaseError(

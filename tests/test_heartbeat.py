@@ -732,6 +732,32 @@ def test_a_forked_child_neither_renews_nor_releases_nor_shares_the_socket(ending
     assert (process.returncode, out, err) == (0, "True\n", "")
 
 
+FORK_AT_RELEASE = """
+import os, signal, warnings
+from django.db import connections
+from django_runlease import claim
+warnings.simplefilter("ignore", DeprecationWarning)
+
+held = claim("job", ttl=60)
+connections.close_all()
+# Where another thread is in the middle of its release.
+held._lock.acquire()
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    os._exit(held.release())
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+held._lock.release()
+print(held.release(), flush=True)
+"""
+
+
+@committed
+def test_a_child_that_was_forked_in_the_middle_of_a_release_does_not_wait_for_it():
+    process = spawn_python(FORK_AT_RELEASE)
+    assert process.communicate(timeout=DEADLINE) == ("0\nTrue\n", "")
+
+
 @committed
 def test_a_forked_child_has_a_heartbeat_of_its_own_for_its_own_lease():
     code = """
