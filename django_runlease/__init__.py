@@ -40,7 +40,7 @@ What one process does, from top to bottom; each module imports only from those b
     claiming      claim(): try, wait, give up
     held          HeldLease: what a holder knows and can do
     heartbeat     one thread renews all leases of the process in one statement
-    effects       the ledger of external actions;  endings: how a run ends, for the history
+    effects       the ledger of external actions;  endings: how a run ends, in words
     fencing       the fence;  triggers: tables that refuse what is not fenced
     metrics       figures for Prometheus;  monitoring/: its rules, and a dashboard for Grafana
     display/      pages for people: one description, two ways to draw it

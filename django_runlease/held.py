@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Model, QuerySet
 from django.dispatch import Signal
 
-from . import clock, effects, fencing, heartbeat, signals, store
+from . import clock, effects, endings, fencing, heartbeat, signals, store
 from .effects import PendingEffect
 from .exceptions import JobTimeout, LeaseLost, RunLeaseError
 from .fencing import InheritedLease, fenced
@@ -132,17 +132,10 @@ class HeldLease:
         the job has stalled and nobody but the lease itself looks after that."""
         # A watch or a beat may still look at it in the moment of its release.
         if not self._ended and self.trusted_until - clock.local() <= within:
-            self.lose(self._out_of_trust())
+            self.lose(endings.untrusted(self._renewed_at, beating=self._beating))
         self.is_stalled()
         if self.lost.is_set():
             raise LeaseLost(self.name, f"the lease is lost: {self.loss}")
-
-    def _out_of_trust(self) -> Loss:
-        silent = short(clock.local() - self._renewed_at)
-        if self._beating:
-            detail = f"the database has renewed nothing for {silent}"
-            return Loss(reason="unreachable", detail=detail)
-        return Loss(reason="expired", detail=f"it was not renewed for {silent}")
 
     @property
     def stalls_at(self) -> float:
@@ -156,16 +149,8 @@ class HeldLease:
         lease is lost then."""
         stalled = not self._ended and clock.local() >= self.stalls_at
         if stalled:
-            self.lose(self._stall())
+            self.lose(endings.stalled(self._progressed, self._terms.stall_after))
         return stalled or self.lost_reason == "stalled"
-
-    def _stall(self) -> Loss:
-        since = datetime.now(UTC) - timedelta(seconds=clock.local() - self._progressed)
-        detail = (
-            f"the job has made no progress since {since:%Y-%m-%d %H:%M:%S} UTC, for longer than "
-            f"its stall_after of {short(self._terms.stall_after or 0)}"
-        )
-        return Loss(reason="stalled", detail=detail)
 
     def raise_if_late(self) -> None:
         """Raise JobTimeout if the job has outrun its ``timeout``, or is supervised and has outrun
