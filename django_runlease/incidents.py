@@ -119,8 +119,8 @@ def look(alias: str, name: str | None = None) -> Report:
 
 
 def check(alias: str, name: str | None = None, *, notify: bool = False) -> Report:
-    """Close the Runs of dead holders, see what is wrong, open, update and resolve incidents, and
-    tell of them if asked to *notify*.
+    """Close the Runs of dead holders, see what is wrong, open, update and resolve incidents, tell
+    of them if asked to *notify*, and count the history for the metrics.
 
     Raises RunLeaseError within an open transaction, ValueError for mistakes in the settings of the
     alerts, and Django's database errors.
@@ -130,6 +130,7 @@ def check(alias: str, name: str | None = None, *, notify: bool = False) -> Repor
     findings = evaluate(alias, name)
     record(alias, looked_at, findings, name)
     untold = tell(alias, name) if notify else ""
+    store.count_runs(alias)
     return replace(_report(alias, looked_at, findings, name), untold=untold)
 
 

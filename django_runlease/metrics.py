@@ -69,8 +69,9 @@ GAUGES = {
 class Collector:
     """A collector for ``prometheus_client``, of the leases in the database *using*.
 
-    A scrape takes three queries. Raises RunLeaseError if ``prometheus_client`` is missing or
-    *using* is no PostgreSQL database, and Django's database errors.
+    A scrape takes four queries, and reads the Runs that no check and no prune has counted yet.
+    Raises RunLeaseError if ``prometheus_client`` is missing or *using* is no PostgreSQL database,
+    and Django's database errors.
     """
 
     def __init__(self, using: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the history comes to: counts, seconds and buckets, of its rows and of what was deleted.
+"""What the history comes to: counts, seconds and buckets, of what is in it and what ever was.
 
 Sums of seconds are decimal, as exact as the instants in the rows. With floats a sum would change
 in its last digits when rows move from the history into a tally, and a counter that falls by so
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 
-from .models import Measure, Outcome
+from .models import Measure, Outcome, TallyMark
 
 BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
 """Seconds, each the inclusive upper bound of a bucket. A last one has no bound."""
@@ -129,8 +129,18 @@ def parts(row: tuple[Any, ...]) -> Iterable[tuple[Key, Total]]:
         yield Key(name, Measure.TAKEOVER, outcome, reason), Total(count=takeovers)
 
 
+# What is counted already, known from a moment ago, is given as a number, for the planner to see how
+# little is left. It may have become more since then.
+_UNCOUNTED = """
+    (SELECT * FROM runlease_run
+      WHERE id > %s AND id > coalesce((SELECT up_to FROM runlease_tallymark), 0)
+      UNION ALL
+     SELECT * FROM runlease_run
+      WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(still_open)::bigint
+                              FROM runlease_tallymark))) AS uncounted
+"""
 _ALL = f"""
-    WITH live AS ({sums("runlease_run")})
+    WITH live AS ({sums(_UNCOUNTED)})
     SELECT NULL AS measure, live.*, NULL::text AS buckets FROM live
      UNION ALL
     SELECT measure, lease_name, outcome, reason, NULL, NULL, NULL, count, seconds, NULL, NULL,
@@ -140,14 +150,15 @@ _ALL = f"""
 
 
 def totals(alias: str) -> Totals:
-    """All that was ever counted, in one statement.
+    """All that has ever happened: the tallies, and the Runs that they have not counted.
 
-    One statement sees one moment, so what is being pruned is in the history or in the tallies,
-    and never in both or none.
+    One statement sees one moment, so a Run that is being counted is among the Runs or in the
+    tallies, and never in both or none.
     """
+    mark = TallyMark.objects.using(alias).values_list("up_to", flat=True).first() or 0
     found: Totals = {}
     with connections[alias].cursor() as cursor:
-        cursor.execute(_ALL)
+        cursor.execute(_ALL, [mark])
         for measure, *row, buckets in cursor:
             if measure is None:
                 add_up(parts(tuple(row)), found)

@@ -37,6 +37,7 @@ from .connection import (
     takes_queries,
     write_alias,
 )
+from .counting import count_runs
 from .dead import close_dead_runs
 from .holding import close_run, is_ours_now, note_group, release, renew, why_gone_now
 from .operating import Blocked, Broken, break_lease, pause, remove, resume
@@ -76,6 +77,7 @@ __all__ = [
     "claim",
     "close_dead_runs",
     "close_run",
+    "count_runs",
     "database_clock",
     "expire",
     "explain",

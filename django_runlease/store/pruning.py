@@ -9,9 +9,8 @@ from functools import partial
 
 from django.db import connections
 
-from ..models import Outcome, Run, RunLease
-from ..tallies import add_up, parts, sums
-from . import tallying
+from ..models import Outcome, Run, RunLease, TallyMark
+from . import counting, tallying
 from .connection import database_clock, in_transaction
 
 BATCH = 5_000
@@ -33,7 +32,7 @@ def prune(
     alias: str, *, keep_runs: timedelta, keep_declines: timedelta, batch: int = BATCH
 ) -> Iterator[Pruned]:
     """Delete from the history the runs that ended, the declined ticks, and the alerts that were
-    resolved, longer ago than they are kept for; add them to the tallies.
+    resolved, longer ago than they are kept for. Whatever goes is in the tallies before.
 
     Gives the progress after every transaction; nothing is undone if nobody asks for the rest, and
     the next prune goes on from there. What is kept, however old: a running run, the last success,
@@ -41,9 +40,12 @@ def prune(
     else has locked is left for the next time. Raises RunLeaseError within an open transaction, and
     Django's database errors.
     """
+    counting.count_runs(alias)
     now = database_clock(alias)
     cutoffs = _Cutoffs(
-        runs=now - keep_runs.total_seconds(), declines=now - keep_declines.total_seconds()
+        runs=now - keep_runs.total_seconds(),
+        declines=now - keep_declines.total_seconds(),
+        mark=TallyMark.objects.using(alias).first() or TallyMark(),
     )
     runs = declines = 0
     names = _names(alias, cutoffs.latest)
@@ -59,10 +61,11 @@ def prune(
 
 @dataclass(frozen=True, kw_only=True)
 class _Cutoffs:
-    """Before when runs and declined ticks go, in epoch seconds."""
+    """Before when runs and declined ticks go, in epoch seconds, if they have been counted."""
 
     runs: float
     declines: float
+    mark: TallyMark
 
     @property
     def latest(self) -> float:
@@ -145,11 +148,12 @@ _OLD = """
     AND (outcome = 'declined' AND started_at < to_timestamp(%(declines)s)
          OR outcome <> 'declined' AND started_at < to_timestamp(%(runs)s)
             AND coalesce(finished_at < to_timestamp(%(runs)s), true))
+    AND id <= %(counted)s AND id <> ALL (%(still_open)s::bigint[])
     AND id IS DISTINCT FROM %(success)s
     AND (generation IS NULL OR %(generation)s IS NULL OR generation < %(generation)s)
 """
 
-# A row is locked as it is now, not as it was, or skipped. So of two at once, one counts it. An
+# A row is locked as it is now, not as it was, or skipped. So of two at once, one deletes it. An
 # array of keys is looked up by the index, where a join might read the whole table each time.
 _DELETE = f"""
     WITH seen AS MATERIALIZED (
@@ -163,42 +167,36 @@ _DELETE = f"""
          WHERE id = ANY (ARRAY(SELECT id FROM seen WHERE is_old)) AND {_OLD}
            FOR UPDATE SKIP LOCKED),
     gone AS (
-        DELETE FROM runlease_run WHERE id = ANY (ARRAY(SELECT id FROM old))
-        RETURNING lease_name, outcome, reason, trigger, took_over_from, started_at, finished_at,
-                  waited, lag),
-    grouped AS ({sums("gone")}),
-    counted AS (
-        SELECT count(*) AS seen,
-               (SELECT count(*) FROM gone WHERE outcome <> 'declined') AS runs,
-               (SELECT count(*) FROM gone WHERE outcome = 'declined') AS declines,
-               (SELECT extract(epoch FROM started_at)::double precision FROM seen
-                 ORDER BY started_at DESC, id DESC LIMIT 1) AS last_start,
-               (SELECT id FROM seen ORDER BY started_at DESC, id DESC LIMIT 1) AS last_id
-          FROM seen)
-    SELECT counted.*, grouped.* FROM counted LEFT JOIN grouped ON true
+        DELETE FROM runlease_run WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING outcome)
+    SELECT count(*),
+           (SELECT count(*) FROM gone WHERE outcome <> 'declined'),
+           (SELECT count(*) FROM gone WHERE outcome = 'declined'),
+           (SELECT extract(epoch FROM started_at)::double precision FROM seen
+             ORDER BY started_at DESC, id DESC LIMIT 1),
+           (SELECT id FROM seen ORDER BY started_at DESC, id DESC LIMIT 1)
+      FROM seen
 """  # noqa: S608
 
 
 def _delete_batch(
     name: str, after: tuple[float, int], kept: _Kept, cutoffs: _Cutoffs, alias: str, batch: int
 ) -> _Batch:
-    parameters: dict[str, str | int | float | None] = {
+    parameters: dict[str, str | int | float | list[int] | None] = {
         "name": name,
         "start": after[0],
         "id": after[1],
         "latest": cutoffs.latest,
         "runs": cutoffs.runs,
         "declines": cutoffs.declines,
+        "counted": cutoffs.mark.up_to,
+        "still_open": cutoffs.mark.still_open,
         "success": kept.success,
         "generation": kept.generation,
         "batch": batch,
     }
     with connections[alias].cursor() as cursor:
         cursor.execute(_DELETE, parameters)
-        rows = cursor.fetchall()
-    seen, runs, declines, last_start, last_id = rows[0][:5]
-    groups = [row[5:] for row in rows if row[5] is not None]
-    tallying.add(add_up(part for group in groups for part in parts(group)), alias)
+        seen, runs, declines, last_start, last_id = cursor.fetchone()
     last = None if last_start is None else (last_start, last_id)
     return _Batch(seen=seen, runs=runs, declines=declines, last=last)
 

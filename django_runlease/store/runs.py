@@ -13,10 +13,9 @@ from django.db.models.functions import Greatest, Least
 
 from .. import signals
 from ..clock import Epoch, Instant, Now
-from ..models import Measure, Outcome, Run
-from ..tallies import Key, Total
+from ..models import Outcome, Run
 from ..text import storable, tail
-from . import tallying
+from . import counting
 from .connection import database_clock, in_transaction
 from .records import ClaimRequest, Closed, Closing, Refusal
 
@@ -167,10 +166,8 @@ def _close(
     found = list(amended.select_for_update().values_list("lease_name", "outcome"))
     amended.update(**told)
     for name, outcome in found:
-        # It has counted as abandoned, and goes on doing so: no counter falls.
         if outcome == Outcome.ABANDONED:
-            key = Key(name, Measure.DURATION, outcome)
-            tallying.add({key: Total(count=1)}, alias)
+            counting.recount_abandoned(name, run_id, token, alias)
 
 
 def is_closed_by(run_id: int, token: UUID, closing: Closing, alias: str) -> bool:

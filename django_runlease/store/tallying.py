@@ -1,4 +1,4 @@
-"""What is added to the tallies, in the transaction that takes it out of the history."""
+"""What is added to the tallies, and what they know of generations."""
 
 from __future__ import annotations
 
