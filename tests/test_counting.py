@@ -1,10 +1,12 @@
 """The history is counted ahead of its deletion: each run one time, and nobody reads it again."""
 
 import signal
+import subprocess
 import threading
 from datetime import timedelta
 from itertools import pairwise
 
+import psutil
 import pytest
 from django.db import connection, transaction
 
@@ -353,13 +355,19 @@ def test_no_total_falls_and_none_is_counted_twice_whatever_happens_at_once():
     assert known(Measure.TAKEOVER) == {"succeeded": 30}
 
 
+# It goes on for a while, and then waits to be killed.
 KILLED = """
+import itertools, sys
 from django_runlease import store
 from django_runlease.store import counting
 whole = counting._count_batch
+batches = itertools.count()
 def told(*arguments):
     print("batch", flush=True)
-    return whole(*arguments)
+    more = whole(*arguments)
+    if next(batches) == 50:
+        sys.stdin.readline()
+    return more
 counting._count_batch = told
 store.count_runs("default", batch=20)
 """
@@ -370,7 +378,7 @@ store.count_runs("default", batch=20)
 def test_a_count_that_is_killed_has_counted_nothing_twice_and_the_next_goes_on(number):
     insert_runs(4000)
     before = totals("default")
-    process = spawn_python(KILLED)
+    process = spawn_python(KILLED, stdin=subprocess.PIPE)
     for _ in range(3):
         process.stdout.readline()
     process.send_signal(number)
@@ -381,6 +389,39 @@ def test_a_count_that_is_killed_has_counted_nothing_twice_and_the_next_goes_on(n
     count()
     assert totals("default") == before
     assert sum(counted().values()) == 4001
+
+
+FROZEN = """
+import os, signal
+from django_runlease import store
+from django_runlease.store import counting
+counting.IDLE = 5.0
+add = counting.tallying.add
+def freeze(*arguments):
+    add(*arguments)
+    os.kill(os.getpid(), signal.SIGSTOP)
+counting.tallying.add = freeze
+store.count_runs("default")
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_is_frozen_while_it_counts_keeps_nobody_from_counting():
+    insert_runs(40)
+    before = totals("default")
+    with spawn_python(FROZEN) as process:
+        try:
+            wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+            wait_for(lambda: not backends("xact_start IS NOT NULL"))
+            count()
+            assert totals("default") == before
+            assert sum(counted().values()) == 41
+            process.send_signal(signal.SIGCONT)
+            process.communicate(timeout=DEADLINE)
+            assert process.returncode != 0
+        finally:
+            process.kill()
+    assert totals("default") == before
 
 
 @pytest.mark.django_db

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import subprocess
 from datetime import timedelta
 
 import pytest
@@ -260,13 +261,17 @@ def test_a_prune_that_was_stopped_has_lost_nothing_and_the_next_goes_on():
     assert totals("default") == before
 
 
+# It goes on for a while, and then waits to be killed.
 KILLED = """
-import sys
+import itertools, sys
 from datetime import timedelta
 from django_runlease import store
 day = timedelta(days=1)
+steps = itertools.count()
 for done in store.prune("default", keep_runs=day, keep_declines=day, batch=20):
     print(done.runs + done.declines, flush=True)
+    if next(steps) == 50:
+        sys.stdin.readline()
 """
 
 
@@ -275,7 +280,7 @@ for done in store.prune("default", keep_runs=day, keep_declines=day, batch=20):
 def test_a_prune_that_is_killed_has_lost_nothing_and_the_next_goes_on(number):
     insert_runs(4000)
     before, rows = totals("default"), Run.objects.count()
-    process = spawn_python(KILLED)
+    process = spawn_python(KILLED, stdin=subprocess.PIPE)
     for _ in range(3):
         process.stdout.readline()
     process.send_signal(number)

@@ -17,7 +17,7 @@ from django.db import connections
 from ..models import Measure, Outcome, Run, TallyMark
 from ..tallies import Key, Total, add_up, parts, sums
 from . import tallying
-from .connection import in_transaction
+from .connection import in_test, in_transaction
 
 BATCH = 5_000
 """How many rows one transaction counts."""
@@ -25,6 +25,10 @@ BATCH = 5_000
 PATIENCE = 1.0
 """Seconds to wait for transactions that may be writing to the history."""
 POLL = 0.01
+
+IDLE = 10.0
+"""Seconds after which the server ends the transaction of a process that was frozen in it: as long
+as that lasts, nobody else can count, and no abandoned holder that wakes can say how it ended."""
 
 
 def count_runs(alias: str, *, batch: int = BATCH) -> None:
@@ -70,6 +74,8 @@ def _writers(alias: str) -> set[str]:
         return {transaction for (transaction,) in cursor.fetchall()}
 
 
+_LIMIT_IDLE = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+
 _LAST_OF_BATCH = """
     SELECT max(id) FROM (SELECT id FROM runlease_run WHERE id > %s AND id <= %s
                           ORDER BY id LIMIT %s) AS batch
@@ -94,6 +100,9 @@ def _count_batch(alias: str, end: int, batch: int) -> bool:
     if mark is None:
         return False
     with connections[alias].cursor() as cursor:
+        # Else it would be the timeout of the test.
+        if not in_test(alias):
+            cursor.execute(_LIMIT_IDLE, [f"{IDLE * 1000:.0f}"])
         cursor.execute(_LAST_OF_BATCH, [mark.up_to, end, batch])
         last = cursor.fetchone()[0] or mark.up_to
         rows = {"after": mark.up_to, "last": last, "still_open": mark.still_open}
