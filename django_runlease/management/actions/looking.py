@@ -74,8 +74,11 @@ def _filters(
     **options: Any,
 ) -> Filters | None:
     """None where nothing is asked for. Raises ValueError that names the option."""
-    if not (outcome or since or until or host):
+    if not outcome and since is None and until is None and host is None:
         return None
+    if host == "":
+        # As a variable of a script gives it that is not set.
+        raise ValueError("--host: name a host, or leave the option out")
     return Filters(
         outcomes=tuple(dict.fromkeys(outcome or ())),
         since=_moment("since", since),
