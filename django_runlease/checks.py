@@ -37,13 +37,23 @@ from . import jobs, triggers
 from .conf import KEYS, Conf, conf, configured
 from .exceptions import RunLeaseError, UnknownJob
 from .store import write_alias
-from .terms import TERM_NAMES, declaration, declared, duration, given, resolve
+from .terms import (
+    LONGEST,
+    LONGEST_KEPT,
+    TERM_NAMES,
+    declaration,
+    declared,
+    duration,
+    given,
+    resolve,
+)
 from .text import check_name, nearest
 from .thresholds import Layer, problems
 
 TAG = "runlease"
 
-DURATIONS = ("TTL", "KEEP_RUNS", "KEEP_DECLINES")
+DURATIONS = {"TTL": LONGEST, "KEEP_RUNS": LONGEST_KEPT, "KEEP_DECLINES": LONGEST_KEPT}
+"""The settings that are lengths of time, and how long they may be."""
 POOL_DEFAULT = 4
 """The size of a psycopg pool whose options do not say it."""
 
@@ -88,7 +98,7 @@ def _ill_typed_values() -> Iterator[CheckMessage]:
 
 def _value_problem(key: str) -> str | None:
     if key in DURATIONS:
-        problem = _refusal(lambda: duration(getattr(conf, key)))
+        problem = _refusal(lambda: duration(getattr(conf, key), DURATIONS[key]))
         return f'RUNLEASE["{key}"]: {problem}' if problem else None
     return _refusal(lambda: getattr(conf, key))
 

@@ -19,7 +19,7 @@ from django.db.models import BigIntegerField, BooleanField, QuerySet
 from django.db.models.expressions import RawSQL
 
 from .models import Outcome, Run
-from .terms import duration
+from .terms import LONGEST_KEPT, duration
 from .text import nearest
 
 Moment = datetime | timedelta
@@ -86,7 +86,7 @@ def moment(value: Moment | str) -> Moment:
     if isinstance(value, datetime):
         return value
     try:
-        return duration(value)
+        return duration(value, LONGEST_KEPT)
     except ValueError as error:
         if not isinstance(value, str):
             raise ValueError(_no_moment(value)) from error
@@ -100,7 +100,7 @@ def _no_moment(value: object) -> str:
     return (
         f"{value!r} is not a moment: write an instant with its UTC offset, such as "
         '2030-01-31T06:00:00+00:00, or how long ago, such as "90s", "2h" or "1d12h", '
-        "up to 366 days"
+        f"up to {LONGEST_KEPT.days} days"
     )
 
 

@@ -17,6 +17,8 @@ from .text import nearest
 Duration = timedelta | float | str
 
 LONGEST = timedelta(days=366)
+LONGEST_KEPT = timedelta(days=3_660)
+"""The longest that a history is kept, or looked back at."""
 SHORTEST_RENEWABLE = timedelta(milliseconds=100)
 MARGIN_SHARE = 10
 """A holder stops trusting its lease ttl/10 before the database would let anybody else have it."""
@@ -29,8 +31,8 @@ _ISO_WEEKS = re.compile(r"P(\d+(?:\.\d+)?)W", re.ASCII)
 _FORMS = 'write seconds (90) or a length such as "90s", "5m", "1h30m" or "PT5M"'
 
 
-def duration(value: object) -> timedelta:
-    """Return *value* as a positive timedelta of at most 366 days.
+def duration(value: object, longest: timedelta = LONGEST) -> timedelta:
+    """Return *value* as a positive timedelta, not above *longest* (366 days).
 
     Takes a timedelta, a number of seconds, or a string: seconds (``"90"``), units from weeks to
     milliseconds in falling order (``"1h30m"``), or ISO 8601 (``"PT5M"``).
@@ -41,8 +43,8 @@ def duration(value: object) -> timedelta:
         raise ValueError(f"{value!r} is not a duration: {_FORMS}")
     if length <= timedelta(0):
         raise ValueError(f"{value!r} is not a positive duration: {_FORMS}")
-    if length > LONGEST:
-        raise ValueError(f"{value!r} is longer than 366 days: {_FORMS}")
+    if length > longest:
+        raise ValueError(f"{value!r} is longer than {longest.days} days: {_FORMS}")
     return length
 
 
@@ -200,10 +202,10 @@ def declaration(name: str) -> str:
     return f'RUNLEASE["JOBS"]["{name}"]'
 
 
-def named_duration(term: str, value: object) -> timedelta:
+def named_duration(term: str, value: object, longest: timedelta = LONGEST) -> timedelta:
     """As :func:`duration`; the error begins with the name of the *term*."""
     try:
-        return duration(value)
+        return duration(value, longest)
     except ValueError as error:
         raise ValueError(f"{term}: {error}") from None
 

@@ -99,7 +99,7 @@ def work(held):
         {},
         {"DATABASE": "default", "TTL": 90, "RECORD_DECLINES": False, "CONFLICT_EXIT_CODE": 75},
         {
-            "KEEP_RUNS": timedelta(days=3),
+            "KEEP_RUNS": timedelta(days=900),
             "KEEP_DECLINES": "P1D",
             "ALERTS": {"failing": {"count": 3}},
         },

@@ -88,6 +88,17 @@ def test_prune_keeps_what_the_settings_say_and_tells_what_it_removed(settings):
 
 
 @pytest.mark.django_db
+def test_a_history_may_be_kept_for_years(settings):
+    settings.RUNLEASE = {"KEEP_RUNS": "900d"}
+    fresh()
+    old(800, outcome=Outcome.FAILED)
+    assert run("prune").startswith("Removed 0 runs")
+    assert run("prune", "--keep-runs", "850d").startswith("Removed 0 runs")
+    assert run("prune", "--keep-runs", "750d").startswith("Removed 1 run,")
+    assert len(json.loads(run("history", "--since", "850d", "--json"))) == 1
+
+
+@pytest.mark.django_db
 def test_prune_takes_other_lengths_and_prints_json():
     fresh()
     old(2, outcome=Outcome.FAILED)

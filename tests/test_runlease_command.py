@@ -170,6 +170,10 @@ def test_history_shows_only_what_is_asked_for():
     ("words", "remedy"),
     [
         (["--outcome", "broken"], "succeeded, failed, declined"),
+        (["--since", ""], "--since:  is not a moment"),
+        (["--until", ""], "--until:  is not a moment"),
+        (["--until", "4000d"], "up to 3660 days"),
+        (["--host", ""], "--host: name a host, or leave the option out"),
         (["--since", "yesterday"], "--since: yesterday is not a moment: write an instant"),
         (["--until", "2026-11-30T12:00:00"], "such as 2030-01-31T06:00:00+00:00, or how long ago"),
         (["--until", "2026-11-30"], "with its UTC offset"),

@@ -47,7 +47,7 @@ def test_a_moment_is_an_instant_or_how_long_ago(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "-2h", "0s", "2026-11-30T25:00:00Z", "1000d", None, True, [], "nan"]
+    "text", ["", "soon", "-2h", "0s", "2026-11-30T25:00:00Z", "4000d", None, True, [], "nan"]
 )
 def test_what_is_no_moment_is_refused_with_the_accepted_forms(text):
     with pytest.raises(ValueError, match=r'2030-01-31T06:00:00\+00:00.+"2h"'):

@@ -15,7 +15,7 @@ from ... import display, history, jobs, store
 from ...conf import conf
 from ...runner import FAILED
 from ...store import Pruned
-from ...terms import named_duration, short
+from ...terms import LONGEST_KEPT, named_duration, short
 from ...text import printable
 from .console import INTERRUPTED, Console, find_lease, operator
 
@@ -92,8 +92,8 @@ def _remove(
 
 def _kept(key: str, flag: str, given: str | None) -> timedelta:
     if given is not None:
-        return named_duration(flag, given)
-    return named_duration(f'RUNLEASE["{key}"]', getattr(conf, key))
+        return named_duration(flag, given, LONGEST_KEPT)
+    return named_duration(f'RUNLEASE["{key}"]', getattr(conf, key), LONGEST_KEPT)
 
 
 def _bar(done: Pruned) -> str:
