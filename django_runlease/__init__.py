@@ -49,7 +49,7 @@ What one process does, from top to bottom; each module imports only from those b
     statistics    what the history comes to, for people
     history       reads for people and programs;  search: which runs, and the indexes for them
     situation     what the rules of the alerts look at;  thresholds: when they apply
-    tallies       what runs come to, of those that are there and those that were pruned
+    tallies       what runs come to, of those that are there and those that were counted before
     models        the rows: RunLease, and Run, its history
     terms         durations, and timings that check themselves
     holder        who am I, is that holder dead;  clock: the database's time and ours

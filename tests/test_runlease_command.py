@@ -210,7 +210,7 @@ def test_the_figures_of_the_history_of_a_lease_or_of_all():
 def test_the_figures_of_nobody_or_of_a_part_are_refused():
     code, message = refused("history", "nobody", "--stats")
     assert (code, message.startswith("there is no lease 'nobody'")) == (2, True)
-    for words in (["--outcome", "failed"], ["--host", "web1"]):
+    for words in (["--outcome", "failed"], ["--host", "web1"], ["--host", ""]):
         code, message = refused("history", "--stats", *words)
         assert (code, message.startswith("--stats counts all")) == (2, True)
     code, message = refused("history", "--stats", "--since", "soon")

@@ -53,7 +53,7 @@ def _statistics(
     host: str | None = None,
     **options: Any,
 ) -> None:
-    if outcome or host:
+    if outcome or host is not None:
         raise ValueError("--stats counts all outcomes and hosts: leave out --outcome and --host")
     period = {"since": _moment("since", since), "until": _moment("until", until)}
     if name is None:
