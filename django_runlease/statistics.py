@@ -78,7 +78,7 @@ _STATISTICS = """
                    CASE WHEN ran THEN greatest(0, extract(
                        epoch FROM coalesce(run.finished_at, period.now) - run.started_at
                    ))::float8 END AS held,
-                   CASE WHEN ran THEN greatest(0, extract(
+                   CASE WHEN ran AND run.finished_at IS NOT NULL THEN greatest(0, extract(
                        epoch FROM run.finished_at - run.started_at
                    ))::float8 END AS duration,
                    CASE WHEN ran THEN extract(epoch FROM run.waited)::float8 END AS waited,

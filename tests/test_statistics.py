@@ -83,8 +83,16 @@ def test_a_run_that_goes_on_counts_for_the_time_held_and_not_for_the_durations()
     RunFactory(lease_name="job", running=True, started_at=ago(1000))
     row = of()
     assert row["outcomes"] == {"succeeded": 1, "running": 1}
-    assert row["duration"]["max"] == near(10)
+    assert row["duration"] == dict.fromkeys(NOTHING, near(10))
     assert row["held"] == pytest.approx(1010, abs=60)
+
+
+@pytest.mark.django_db
+def test_a_first_run_that_goes_on_has_no_duration_yet():
+    RunLeaseFactory(name="job", every=timedelta(hours=1))
+    RunFactory(lease_name="job", running=True)
+    row = of()
+    assert (row["duration"], row["share"]) == (NOTHING, NOTHING)
 
 
 @pytest.mark.django_db
