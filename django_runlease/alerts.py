@@ -25,10 +25,10 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from . import jobs
+from . import jobs, store
 from .conf import conf
 from .models import AlertKind, Severity
 from .situation import MOST_FAILURES, Situation, situations
@@ -86,14 +86,19 @@ def _ticks(count: int) -> str:
     return "1 tick" if count == 1 else f"{count} ticks"
 
 
-def _command(action: str, name: str, *options: str) -> str:
+def _command(action: str, lease: Situation, *options: str) -> str:
     # After -- a name may begin with a dash.
-    dashes = ["--"] if name.startswith("-") else []
-    return f"`manage.py runlease {' '.join([action, *options, *dashes, shlex.quote(name)])}`"
+    dashes = ["--"] if lease.name.startswith("-") else []
+    words = [action, *options, *_using(lease), *dashes, shlex.quote(lease.name)]
+    return f"`manage.py runlease {' '.join(words)}`"
 
 
-def _runjob(name: str) -> str:
-    return f"`manage.py runjob {shlex.quote(name)}`"
+def _runjob(lease: Situation) -> str:
+    return f"`manage.py {' '.join(['runjob', *_using(lease), shlex.quote(lease.name)])}`"
+
+
+def _using(lease: Situation) -> list[str]:
+    return ["--using", shlex.quote(lease.using)] if lease.using else []
 
 
 def overrun(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
@@ -107,7 +112,7 @@ def overrun(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     share = f"{100 * length / lease.every:.0f} %" if math.isfinite(length) else "?"
     what = "has been running for" if running >= last else "took, in its last run,"
     message = f"it {what} {_length(length)}, {share} of every ({_length(lease.every)})"
-    remedy = f"see {_command('show', lease.name)}; make the job faster, or its interval longer"
+    remedy = f"see {_command('show', lease)}; make the job faster, or its interval longer"
     return (_critical if length > lease.every else _warning)(message, remedy)
 
 
@@ -117,7 +122,7 @@ def contention(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     message = (
         f"{_ticks(lease.contended)} declined as held or busy in the last {short(keys['window'])}"
     )
-    return _warning(message, f"see {_command('history', lease.name)} for what held it then")
+    return _warning(message, f"see {_command('history', lease)} for what held it then")
 
 
 def starved(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
@@ -125,8 +130,8 @@ def starved(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
         return None
     since = "" if lease.started_ago is None else f" since its last start {_ago(lease.started_ago)}"
     message = f"{_ticks(lease.starved)} in a row declined as held or busy{since}"
-    remedy = f"see {_command('show', lease.name)} for what holds it; if that hangs, "
-    return _critical(message, remedy + _command("break", lease.name))
+    remedy = f"see {_command('show', lease)} for what holds it; if that hangs, "
+    return _critical(message, remedy + _command("break", lease))
 
 
 def overdue(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
@@ -145,10 +150,7 @@ def overdue(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
         f"no start for {_length(waiting)}, where one is due every {_length(lease.every)} "
         f"(and a grace of {_length(grace)})"
     )
-    remedy = (
-        f"see that its schedule runs; or start it: `manage.py runjob {shlex.quote(lease.name)}`"
-    )
-    return _critical(message, remedy)
+    return _critical(message, f"see that its schedule runs; or start it: {_runjob(lease)}")
 
 
 def failing(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
@@ -156,7 +158,7 @@ def failing(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
         return None
     more = " or more" if lease.failures == MOST_FAILURES else ""
     message = f"{lease.failures}{more} failures in a row, {_last_success(lease)}"
-    return _critical(message, f"see {_command('history', lease.name)} for the errors")
+    return _critical(message, f"see {_command('history', lease)} for the errors")
 
 
 def stuck(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
@@ -167,7 +169,7 @@ def stuck(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
             f"it expires in {_length(lease.expires_in)} although its ttl is {_length(lease.ttl)}: "
             "the database's clock was set back"
         )
-        remedy = f"if {lease.holder} is gone, {_command('break', lease.name)}, with --now"
+        remedy = f"if {lease.holder} is gone, {_command('break', lease)}, with --now"
         return _critical(message, remedy)
     if not lease.heartbeat or (lease.renewed_ago or 0.0) <= LATE_SHARE * lease.ttl:
         return None
@@ -176,7 +178,7 @@ def stuck(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
         f"{_length(lease.ttl)}: it hangs, is frozen, or cannot reach the database"
     )
     remedy = f"look at that process; it expires in {_length(lease.expires_in)}, or "
-    return _critical(message, remedy + _command("break", lease.name))
+    return _critical(message, remedy + _command("break", lease))
 
 
 def ghost(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
@@ -187,12 +189,12 @@ def ghost(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
             f"the lease of {lease.holder} expired {_ago(-lease.expires_in)}, and its program still "
             f"runs: ticks decline while the process group {lease.left_group} lives"
         )
-        return _warning(message, f"end that group, or {_command('break', lease.name)}")
+        return _warning(message, f"end that group, or {_command('break', lease)}")
     if lease.expires_in <= 0:
         what = f"the lease of {lease.holder} expired {_ago(-lease.expires_in)}"
     else:
         what = f"the process of its holder {lease.holder} is gone"
-    remedy = f"the next tick takes over: see that its schedule runs, or {_runjob(lease.name)}"
+    remedy = f"the next tick takes over: see that its schedule runs, or {_runjob(lease)}"
     return _warning(f"{what}, and nobody has taken over", remedy)
 
 
@@ -200,7 +202,7 @@ def lost(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if lease.lost_ago is None:
         return None
     message = f"the run begun {_ago(lease.lost_ago)} lost its lease, {_last_success(lease)}"
-    remedy = f"see {_command('history', lease.name)} for why; work may be half done"
+    remedy = f"see {_command('history', lease)} for why; work may be half done"
     return _critical(message, remedy)
 
 
@@ -209,7 +211,7 @@ def uncertain(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
         return None
     count = "1 external action" if lease.uncertain == 1 else f"{lease.uncertain} external actions"
     message = f"{count} begun and never confirmed: nobody knows whether done"
-    remedy = f"see {_command('effects', lease.name, '--uncertain')}, and reconcile"
+    remedy = f"see {_command('effects', lease, '--uncertain')}, and reconcile"
     return _warning(message, remedy)
 
 
@@ -253,7 +255,12 @@ def evaluate(alias: str, name: str | None = None) -> list[Finding]:
     base, own = _limits()
     windows = {job: _window(limits) for job, limits in own.items()}
     found = situations(alias, name, window=_window(base), windows=windows)
-    return [finding for lease in found for finding in judge(lease, own.get(lease.name, base))]
+    using = "" if alias == store.default_alias() else alias
+    return [
+        finding
+        for lease in found
+        for finding in judge(replace(lease, using=using), own.get(lease.name, base))
+    ]
 
 
 def _window(limits: Thresholds) -> float:

@@ -31,6 +31,8 @@ class Situation:
     database's clock; None where there is none."""
 
     name: str
+    using: str = ""
+    """The alias that a command has to name, of a database that commands do not ask by default."""
     paused: bool = False
     every: float | None = None
     ttl: float | None = None

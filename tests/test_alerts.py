@@ -434,6 +434,30 @@ def test_a_remedy_for_a_name_that_looks_like_an_option_runs():
     assert out.getvalue() == "No effect is uncertain.\n"
 
 
+def test_a_remedy_names_the_database_that_a_command_would_not_ask_by_itself(other, settings):
+    RunLease.objects.using(other).create(name=NAME)
+    for _ in range(3):
+        Run.objects.using(other).create(
+            lease_name=NAME, outcome=Outcome.FAILED, started_at=ago(60), finished_at=ago(50)
+        )
+    (one,) = evaluate(other)
+    _, *words = shlex.split(re.search("`manage.py (.*)`", one.remedy)[1])
+    out = StringIO()
+    call_command("runlease", *words, "--json", stdout=out)
+    assert len(json.loads(out.getvalue())) == 3
+    (ghost,) = judge(Situation(name=NAME, using=other, expires_in=-5), thresholds())
+    assert f"`manage.py runjob --using {other} {NAME}`" in ghost.remedy
+    settings.RUNLEASE = {"DATABASE": other}
+    (one,) = evaluate(other)
+    assert "--using" not in one.remedy
+
+
+def test_a_check_of_a_database_asks_nothing_of_the_one_that_is_used_by_default(other, settings):
+    """Which may be none that can hold leases."""
+    settings.RUNLEASE = {"DATABASE": "missing"}
+    assert evaluate(other) == []
+
+
 # -- whose thresholds
 
 

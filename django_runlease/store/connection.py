@@ -51,12 +51,17 @@ _REMEDIES = {
 }
 
 
+def default_alias() -> str:
+    """The database that is asked where nobody names one, whether or not it can hold leases."""
+    return conf.DATABASE or router.db_for_write(RunLease)
+
+
 def write_alias(using: str | None = None) -> str:
     """The database that decides: *using*, else RUNLEASE["DATABASE"], else the router's for writes.
 
     Raises RunLeaseError if it is not a configured PostgreSQL database.
     """
-    alias = using if using is not None else conf.DATABASE or router.db_for_write(RunLease)
+    alias = using if using is not None else default_alias()
     if not isinstance(alias, str) or alias not in connections.settings:
         raise RunLeaseError(f"there is no database {alias!r}: name one of settings.DATABASES")
     if connections[alias].vendor != "postgresql":
