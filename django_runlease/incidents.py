@@ -119,8 +119,8 @@ def look(alias: str, name: str | None = None) -> Report:
 
 
 def check(alias: str, name: str | None = None, *, notify: bool = False) -> Report:
-    """Close the Runs of dead holders, see what is wrong, open, update and resolve incidents, tell
-    of them if asked to *notify*, and count the history for the metrics.
+    """Close the Runs of dead holders, see what is wrong, open, update and resolve incidents, and
+    tell of them if asked to *notify*.
 
     Raises RunLeaseError within an open transaction, ValueError for mistakes in the settings of the
     alerts, and Django's database errors.
@@ -129,9 +129,8 @@ def check(alias: str, name: str | None = None, *, notify: bool = False) -> Repor
     looked_at = store.database_clock(alias)
     findings = evaluate(alias, name)
     record(alias, looked_at, findings, name)
-    untold = tell(alias, name) if notify else ""
-    store.count_runs(alias)
-    return replace(_report(alias, looked_at, findings, name), untold=untold)
+    report = _report(alias, looked_at, findings, name)
+    return notified(report, alias, name) if notify else report
 
 
 def record(
@@ -159,7 +158,7 @@ def record(
 
 
 def _report(alias: str, looked_at: float, findings: Sequence[Finding], name: str | None) -> Report:
-    recorded = {(row["lease_name"], row["kind"]): row for row in history.alerts(alias, name)}
+    recorded = _recorded(alias, name)
     alerts = []
     for finding in findings:
         known = recorded.get((finding.lease_name, finding.kind.value)) or history.unrecorded_alert()
@@ -175,6 +174,14 @@ def _report(alias: str, looked_at: float, findings: Sequence[Finding], name: str
     return Report(looked_at=looked_at, alerts=alerts)
 
 
+def _recorded(alias: str, name: str | None) -> dict[tuple[str, str], Row]:
+    return {_key(row): row for row in history.alerts(alias, name)}
+
+
+def _key(alert: Row) -> tuple[str, str]:
+    return alert["lease_name"], alert["kind"]
+
+
 # -- telling
 
 
@@ -184,6 +191,20 @@ def has_audience() -> bool:
     return bool(
         settings.ADMINS or not log.listens_alone(signals.alert_opened, Alert) or log.is_kept()
     )
+
+
+def notified(report: Report, alias: str, name: str | None = None) -> Report:
+    """Tell of the incidents, as :func:`tell` does; the *report* of them as it is then.
+
+    Raises what a mail backend raises, but for what :func:`tell` takes as not sent.
+    """
+    untold = tell(alias, name)
+    recorded = _recorded(alias, name)
+    alerts = [
+        {**alert, "notified_at": recorded.get(_key(alert), alert)["notified_at"]}
+        for alert in report.alerts
+    ]
+    return replace(report, alerts=alerts, untold=untold)
 
 
 def tell(alias: str, name: str | None = None) -> str:

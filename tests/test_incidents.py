@@ -169,7 +169,7 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_incidents(
     for rows in (1, 30):
         for lease in RunLeaseFactory.create_batch(rows):
             RunFactory.create_batch(3, lease_name=lease.name, outcome=Outcome.FAILED)
-        with django_assert_max_num_queries(35):
+        with django_assert_max_num_queries(21):
             assert check(notify=True).alerts
 
 

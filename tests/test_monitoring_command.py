@@ -8,6 +8,7 @@ from io import StringIO
 import pytest
 from django import VERSION
 from django.core import mail
+from django.core.mail.backends.locmem import EmailBackend
 from django.core.management import CommandError, call_command
 
 from django_runlease.clock import Now, Seconds
@@ -292,6 +293,28 @@ else:
     Run.objects.all().delete()
     done = manage("runlease", "check", "--notify", env=env)
     assert (done.returncode, done.stdout) == (1, "All is well: no alert.\n")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_whatever_a_mail_backend_raises_the_alerts_are_shown(monkeypatch, settings, options):
+    class ServiceError(Exception):
+        """As the clients of mail services raise, which know nothing of smtplib."""
+
+    def refuse(self, messages):
+        raise ServiceError("no answer")
+
+    settings.ADMINS, settings.MAILERS = ADMINS, MAILERS
+    failing()
+    out = StringIO()
+    with monkeypatch.context() as broken:
+        broken.setattr(EmailBackend, "send_messages", refuse)
+        with pytest.raises(ServiceError, match="no answer"):
+            call_command("runlease", "check", "--notify", *options, stdout=out)
+    assert "3 failures in a row" in out.getvalue()
+    answer, code = run_json("check", "--notify")
+    assert code == 2
+    assert answer["alerts"][0]["notified_at"] is not None, "told by the next check"
 
 
 @pytest.mark.django_db

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.core.management.color import Style
 
-from ... import display, incidents
+from ... import display, incidents, store
 from ...history import Row
 from ...models import Severity
 from ...terms import named_duration
@@ -32,8 +32,15 @@ def check(console: Console, alias: str, name: str | None, notify: bool, **option
     if notify and not incidents.has_audience():
         console.warn(NOBODY)
         notify = False
-    report = incidents.check(alias, name, notify=notify)
-    console.write(report.as_row(), lambda: _lines(report.alerts, console.style))
+    report = incidents.check(alias, name)
+    try:
+        if notify:
+            report = incidents.notified(report, alias, name)
+    finally:
+        # Whatever a mail backend raises, what was found is shown.
+        console.write(report.as_row(), lambda: _lines(report.alerts, console.style))
+    # For the metrics; last, since it may take a while.
+    store.count_runs(alias)
     code = EXIT_CODES[report.status]
     if report.untold:
         raise CommandError(printable(report.untold), returncode=max(code, 1))
