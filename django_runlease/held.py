@@ -309,6 +309,7 @@ class HeldLease:
                 stalled = self.lost_reason == "stalled"
                 outcome = Outcome.STALLED if stalled else Outcome.LOST
                 closing = replace(closing, outcome=outcome, reason=str(self.loss))
+            length = clock.local() - self._started
             with fencing.lock_told(self):
                 loss = store.release(self._claimed, closing, at_least=self._terms.at_least)
             self._ended = True
@@ -317,7 +318,7 @@ class HeldLease:
             closing = replace(closing, outcome=Outcome.LOST, reason=str(loss))
         else:
             self._tell(signals.lease_released, RunLease)
-        self._tell_finished(closing)
+        self._tell_finished(closing, length)
         return not (lost or loss)
 
     def close_run(self, closing: Closing) -> None:
@@ -325,17 +326,18 @@ class HeldLease:
 
         The lease must outlive the job, so nobody releases it; it expires.
         """
+        length = clock.local() - self._started
         store.close_run(self._claimed, closing)
-        self._tell_finished(closing)
+        self._tell_finished(closing, length)
 
-    def _tell_finished(self, closing: Closing) -> None:
+    def _tell_finished(self, closing: Closing, length: float) -> None:
         self._tell(
             signals.run_finished,
             Run,
             outcome=closing.outcome,
             reason=closing.reason,
             exit_code=closing.exit_code,
-            duration=clock.local() - self._started,
+            duration=length,
         )
 
     def _tell(self, signal: Signal, sender: type[Model], **facts: Any) -> None:

@@ -2,11 +2,12 @@
 
 import re
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_runlease import HeldLease, LeaseLost, claim, lease, signals, store
+from django_runlease import HeldLease, LeaseLost, claim, clock, lease, signals, store
 from django_runlease.models import Outcome, Run, RunLease
 from django_runlease.store import Closing
 from django_runlease.testing import expire_now, held_by_another, take_over_now
@@ -94,6 +95,23 @@ def test_a_run_is_told_from_the_claim_to_its_end(told):
     finished = told.facts("run_finished")
     assert finished.pop("duration") >= 0
     assert finished == {**common, "outcome": "succeeded", "reason": "", "exit_code": None}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_duration_of_a_run_is_without_what_receivers_of_its_release_take(told):
+    released = []
+
+    def linger(**facts):
+        released.append(clock.local())
+        time.sleep(0.3)
+
+    before = clock.local()
+    signals.lease_released.connect(linger)
+    try:
+        claim("job").release()
+    finally:
+        signals.lease_released.disconnect(linger)
+    assert told.facts("run_finished")["duration"] <= released[0] - before
 
 
 @pytest.mark.django_db(transaction=True)
