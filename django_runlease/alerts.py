@@ -93,8 +93,13 @@ def _command(action: str, lease: Situation, *options: str) -> str:
     return f"`manage.py runlease {' '.join(words)}`"
 
 
-def _runjob(lease: Situation) -> str:
-    return f"`manage.py {' '.join(['runjob', *_using(lease), shlex.quote(lease.name)])}`"
+def _see_schedule(lease: Situation) -> str:
+    words = ["runjob", *_using(lease), shlex.quote(lease.name)]
+    start = f"start it: `manage.py {' '.join(words)}`"
+    # A lease may be claimed in code, or for a program that the history does not name.
+    if lease.name.startswith("-") or lease.name not in jobs.all_names():
+        start = f"see who ran it last: {_command('show', lease)}"
+    return f"see that its schedule runs, or {start}"
 
 
 def _using(lease: Situation) -> list[str]:
@@ -150,7 +155,7 @@ def overdue(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
         f"no start for {_length(waiting)}, where one is due every {_length(lease.every)} "
         f"(and a grace of {_length(grace)})"
     )
-    return _critical(message, f"see that its schedule runs; or start it: {_runjob(lease)}")
+    return _critical(message, _see_schedule(lease))
 
 
 def failing(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
@@ -194,7 +199,7 @@ def ghost(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
         what = f"the lease of {lease.holder} expired {_ago(-lease.expires_in)}"
     else:
         what = f"the process of its holder {lease.holder} is gone"
-    remedy = f"the next tick takes over: see that its schedule runs, or {_runjob(lease)}"
+    remedy = f"the next tick takes over: {_see_schedule(lease)}"
     return _warning(f"{what}, and nobody has taken over", remedy)
 
 

@@ -434,6 +434,19 @@ def test_a_remedy_for_a_name_that_looks_like_an_option_runs():
     assert out.getvalue() == "No effect is uncertain.\n"
 
 
+@pytest.mark.parametrize("name", ["clearsessions", NAME, "--json"])
+@pytest.mark.parametrize(
+    "situation", [{"expires_in": -5}, {"every": 60, "started_ago": 999}], ids=["ghost", "overdue"]
+)
+@pytest.mark.django_db(transaction=True)
+def test_a_remedy_starts_only_what_runjob_knows_and_runs_for_others_too(name, situation):
+    RunLeaseFactory(name=name)
+    (one,) = judge(Situation(name=name, **situation), thresholds())
+    action, *words = shlex.split(re.search("`manage.py (.*)`", one.remedy)[1])
+    assert action == ("runjob" if name == "clearsessions" else "runlease")
+    call_command(action, *words, stdout=StringIO())
+
+
 def test_a_remedy_names_the_database_that_a_command_would_not_ask_by_itself(other, settings):
     RunLease.objects.using(other).create(name=NAME)
     for _ in range(3):
@@ -445,8 +458,8 @@ def test_a_remedy_names_the_database_that_a_command_would_not_ask_by_itself(othe
     out = StringIO()
     call_command("runlease", *words, "--json", stdout=out)
     assert len(json.loads(out.getvalue())) == 3
-    (ghost,) = judge(Situation(name=NAME, using=other, expires_in=-5), thresholds())
-    assert f"`manage.py runjob --using {other} {NAME}`" in ghost.remedy
+    (ghost,) = judge(Situation(name="clearsessions", using=other, expires_in=-5), thresholds())
+    assert f"`manage.py runjob --using {other} clearsessions`" in ghost.remedy
     settings.RUNLEASE = {"DATABASE": other}
     (one,) = evaluate(other)
     assert "--using" not in one.remedy
