@@ -117,11 +117,12 @@ def _is_after(since: Moment | None, until: Moment | None) -> bool:
     return isinstance(since, timedelta) and isinstance(until, timedelta) and since < until
 
 
-def newest_keys(name: str | None, filters: Filters, limit: int) -> RawSQL:
-    """The primary keys of the *limit* newest runs that match, of *name* or of all leases, as an
-    expression for ``pk__in``. Not for a host, which would be looked for lease by lease."""
-    names = _NAMES if name is None else "SELECT %s"
-    given: list[Any] = [] if name is None else [name]
+def newest_keys(name: str | Sequence[str] | None, filters: Filters, limit: int) -> RawSQL:
+    """The primary keys of the *limit* newest runs that match, of *name*, of several or of all
+    leases, as an expression for ``pk__in``. Not for a host, which would be looked for lease by
+    lease."""
+    names = _NAMES if name is None else "SELECT unnest(%s::text[])"
+    given = [] if name is None else [[name] if isinstance(name, str) else list(name)]
     runs, params = _runs(filters, limit)
     return _keys(_KEYS.format(names=names, runs=runs), [*given, *params, limit])
 
@@ -130,6 +131,13 @@ def newest_keys_of_each(names: Sequence[str], filters: Filters, limit: int) -> R
     """The same for each of *names*, so *limit* times as many keys at most. Not for a host."""
     runs, params = _runs(filters, limit)
     return _keys(_KEYS_OF_EACH.format(runs=runs), [list(names), *params, limit])
+
+
+def read(keys: RawSQL, alias: str) -> list[int]:
+    """The primary keys themselves: the planner does not know how few of them there will be."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(keys.sql, keys.params)
+        return [key for (key,) in cursor.fetchall()]
 
 
 def names_with(text: str, alias: str, limit: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.contrib.admin.options import ModelAdmin
@@ -10,6 +11,8 @@ from django.db.models import QuerySet
 from django.forms import Script
 from django.http import HttpRequest
 from django.utils.functional import cached_property
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 
 from .. import store
 
@@ -48,3 +51,9 @@ class ReadOnly(ModelAdmin):  # type: ignore[type-arg]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+def cell(heading: Any, lines: Iterable[object]) -> SafeString:
+    """Its lines; and its heading, for screens that are too narrow for columns."""
+    parts = format_html_join("", '<span class="runlease-line">{}</span>', ((x,) for x in lines))
+    return format_html('<span class="runlease-heading">{}</span>{}', heading, parts)

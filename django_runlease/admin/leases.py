@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -19,7 +19,7 @@ from ..card import progress_share
 from ..models import Outcome, RunLease
 from ..situation import FAILURES
 from . import charts, words
-from .base import Bounded, ReadOnly
+from .base import Bounded, ReadOnly, cell
 from .figures import SPARKS, Recent, recent, with_view
 from .filters import AlertsFilter, HostFilter, LastOutcomeFilter, ViewFilter
 
@@ -67,7 +67,7 @@ class RunLeaseAdmin(ReadOnly):
     @admin.display(description=gettext_lazy("state"))
     def state(self, lease: Any) -> SafeString:
         alerts = [alert_line(alert) for alert in lease.recent.alerts]
-        return _cell("", [words.view(lease.view), *_since(lease), *alerts])
+        return cell("", [words.view(lease.view), *_since(lease), *alerts])
 
     @admin.display(description=gettext_lazy("holder"), ordering="holder")
     def holder_(self, lease: Any) -> SafeString:
@@ -78,7 +78,7 @@ class RunLeaseAdmin(ReadOnly):
             renewed = words.when(lease.renewed_epoch, lease.now)
             lines.append(format_html(_("renewed {}"), renewed))
         lines.append(_("generation %(number)s") % {"number": lease.generation})
-        return _cell(gettext_lazy("Holder"), [*lines, *progress(lease.progress)])
+        return cell(gettext_lazy("Holder"), [*lines, *progress(lease.progress)])
 
     @admin.display(description=gettext_lazy("last run"))
     def last(self, lease: Any) -> SafeString:
@@ -87,7 +87,7 @@ class RunLeaseAdmin(ReadOnly):
             return words.nothing()
         when = words.when(run.end, lease.now)
         took = _("took %(length)s") % {"length": words.length(run.length)}
-        return _cell(gettext_lazy("Last run"), [words.outcome(run.outcome), when, took])
+        return cell(gettext_lazy("Last run"), [words.outcome(run.outcome), when, took])
 
     @admin.display(description=gettext_lazy("recent runs"))
     def runs(self, lease: Any) -> SafeString:
@@ -97,17 +97,11 @@ class RunLeaseAdmin(ReadOnly):
         lines: list[object] = [sparkline(found), *success(found)]
         if found.p95 is not None:
             lines.append(against_interval(found.p95, lease.every_seconds))
-        return _cell(gettext_lazy("Recent runs"), lines)
+        return cell(gettext_lazy("Recent runs"), lines)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         context = {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
         return super().changelist_view(request, context)
-
-
-def _cell(heading: Any, lines: Iterable[object]) -> SafeString:
-    """Its lines; and its heading, for screens that are too narrow for columns."""
-    parts = format_html_join("", '<span class="runlease-line">{}</span>', ((x,) for x in lines))
-    return format_html('<span class="runlease-heading">{}</span>{}', heading, parts)
 
 
 def _since(lease: Any) -> Iterator[object]:
