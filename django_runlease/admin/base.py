@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from django.contrib.admin.options import ModelAdmin
@@ -11,8 +10,6 @@ from django.db.models import QuerySet
 from django.forms import Script
 from django.http import HttpRequest
 from django.utils.functional import cached_property
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 
 from .. import store
 
@@ -38,9 +35,14 @@ class ReadOnly(ModelAdmin):  # type: ignore[type-arg]
         css = {"all": ["runlease/admin.css"]}
         js = [Script("runlease/admin.js", defer=True)]
 
+    @property
+    def alias(self) -> str:
+        """The database that decides."""
+        return store.write_alias()
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """From the database that decides, not from a replica."""
-        rows: QuerySet[Any] = self.model._default_manager.using(store.write_alias())
+        rows: QuerySet[Any] = self.model._default_manager.using(self.alias)
         return rows
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -51,9 +53,3 @@ class ReadOnly(ModelAdmin):  # type: ignore[type-arg]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
-
-
-def cell(heading: Any, lines: Iterable[object]) -> SafeString:
-    """Its lines; and its heading, for screens that are too narrow for columns."""
-    parts = format_html_join("", '<span class="runlease-line">{}</span>', ((x,) for x in lines))
-    return format_html('<span class="runlease-heading">{}</span>{}', heading, parts)

@@ -8,6 +8,7 @@ picture is as wide as its place while its text keeps its size.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from django.utils.html import format_html, format_html_join
@@ -139,6 +140,227 @@ def sparkline(
 def _place(tick: Timed, runs: Sequence[Timed]) -> int:
     """How many of *runs* began before *tick* did."""
     return sum(run.start <= tick.start for run in runs)
+
+
+LANE_TOP, LANE_HEIGHT = 16, 26
+LANE_BOTTOM = LANE_TOP + LANE_HEIGHT
+NARROWEST = 0.15
+"""How many percent of the width the shortest run takes."""
+
+Ticks = Sequence[tuple[float, str]]
+"""The labels of an axis: where they stand, and what they say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """A period across the width of a picture."""
+
+    since: float
+    until: float
+    ticks: Ticks = ()
+
+    def share(self, instant: float) -> float:
+        """Where an instant lies, from 0 to 1; what lies outside, at the edge."""
+        span = self.until - self.since
+        return min(max((instant - self.since) / span, 0.0), 1.0) if span > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A run in a timeline, with what is said of it on hover."""
+
+    start: float
+    end: float
+    tone: str
+    says: str
+    event: str = ""
+    """``takeover``, ``break`` or nothing."""
+
+
+def timeline(
+    scale: Scale,
+    runs: Sequence[Mark],
+    ticks: Iterable[float],
+    overlaps: Iterable[tuple[float, float]],
+    *,
+    key: str,
+    title: str,
+    says: str,
+) -> SafeString:
+    """One lane: runs as bars, declined ticks as marks below, takeovers and breaks as signs above,
+    and what overlaps on top of all. *key* tells its ids from those of other pictures."""
+    bars = format_html_join("", "{}", ((_lane_bar(scale, run),) for run in runs))
+    signs = format_html_join(
+        "", "{}", ((_sign(scale, run),) for run in runs if run.event or run.tone == "bad")
+    )
+    places = sorted({round(scale.share(tick), 3) for tick in ticks})
+    declined = format_html_join(
+        "",
+        '<rect class="runlease-tick" x="{}" y="{}" width="2" height="8"/>',
+        ((_percent(place), LANE_BOTTOM + 3) for place in places),
+    )
+    double = format_html_join(
+        "",
+        '<rect class="runlease-overlap" x="{}" y="{}" width="{}" height="{}"/>',
+        (
+            (x, LANE_TOP - 4, width, LANE_HEIGHT + 8)
+            for start, end in overlaps
+            for x, width in [_extent(scale, start, end)]
+        ),
+    )
+    body = format_html(
+        '<rect class="runlease-lane" y="{}" width="100%" height="{}"/>{}{}{}{}{}',
+        LANE_TOP,
+        LANE_HEIGHT,
+        _axis(scale, LANE_TOP, LANE_BOTTOM + 12),
+        bars,
+        declined,
+        signs,
+        double,
+    )
+    height = LANE_BOTTOM + (30 if scale.ticks else 14)
+    return _picture("runlease-timeline", height, body, key=key, title=title, says=says)
+
+
+def _lane_bar(scale: Scale, run: Mark) -> SafeString:
+    x, width = _extent(scale, run.start, run.end)
+    return format_html(
+        '<rect class="runlease-fill runlease-{}" x="{}" y="{}" width="{}" height="{}">'
+        "<title>{}</title></rect>",
+        run.tone,
+        x,
+        LANE_TOP,
+        width,
+        LANE_HEIGHT,
+        run.says,
+    )
+
+
+_SIGNS = {
+    "break": '<path d="M-4 -8 4 0 M4 -8-4 0" fill="none" stroke="currentColor" stroke-width="2"/>',
+    "takeover": '<path d="M-5 -9H5L0 -1Z" fill="currentColor"/>',
+    "": '<circle cy="-5" r="3" fill="currentColor"/>',
+}
+
+
+def _sign(scale: Scale, run: Mark) -> SafeString:
+    return format_html(
+        '<svg class="runlease-{}" x="{}" y="{}" overflow="visible">{}<title>{}</title></svg>',
+        run.tone,
+        _percent(scale.share(run.end if run.event == "break" else run.start)),
+        LANE_TOP,
+        SafeString(_SIGNS[run.event]),
+        run.says,
+    )
+
+
+def _extent(scale: Scale, start: float, end: float) -> tuple[str, str]:
+    left, right = scale.share(start), scale.share(end)
+    width = max(100 * (right - left), NARROWEST)
+    return _percent(min(left, 1 - width / 100)), f"{_number(width)}%"
+
+
+def _axis(scale: Scale, top: int, bottom: int) -> SafeString:
+    lines = format_html_join(
+        "",
+        '<line class="runlease-grid" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>',
+        ((_percent(scale.share(at)), top, bottom) for at, _label in scale.ticks),
+    )
+    labels = format_html_join(
+        "",
+        '<text class="runlease-label" x="{}" y="{}" text-anchor="{}">{}</text>',
+        (
+            (_percent(share), bottom + 14, _anchor(share), label)
+            for at, label in scale.ticks
+            for share in [scale.share(at)]
+        ),
+    )
+    return format_html("{}{}", lines, labels)
+
+
+def _anchor(share: float) -> str:
+    return "start" if share < 0.04 else "end" if share > 0.96 else "middle"
+
+
+TREND_TOP, TREND_HEIGHT = 20, 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A length of time that is drawn across, such as the median."""
+
+    length: float
+    label: str
+    anchor: str = "start"
+
+
+def trend(
+    scale: Scale, runs: Sequence[Mark], levels: Sequence[Level], *, key: str, title: str, says: str
+) -> SafeString:
+    """The lengths of *runs* over the time when they began; squares are those that went wrong.
+
+    A level that would press all the others to the ground is left out.
+    """
+    longest = max((run.end - run.start for run in runs), default=0.0) or 1.0
+    shown = [level for level in levels if level.length <= 4 * longest]
+    top = 1.05 * max([longest, *(level.length for level in shown)])
+
+    def y(length: float) -> str:
+        return _number(TREND_TOP + TREND_HEIGHT * (1 - min(max(length, 0.0) / top, 1.0)))
+
+    lines = format_html_join(
+        "",
+        '<line class="runlease-level" x1="0" x2="100%" y1="{0}" y2="{0}"/>',
+        ((y(level.length),) for level in shown),
+    )
+    dots = format_html_join(
+        "", "{}", ((_dot(scale, run, float(y(run.end - run.start))),) for run in runs)
+    )
+    labels = format_html_join(
+        "",
+        '<text class="runlease-label" x="{}" y="{}" text-anchor="{}">{}</text>',
+        (
+            (
+                _ANCHORED[level.anchor],
+                _number(float(y(level.length)) - 4),
+                level.anchor,
+                level.label,
+            )
+            for level in shown
+        ),
+    )
+    bottom = TREND_TOP + TREND_HEIGHT
+    body = format_html("{}{}{}{}", _axis(scale, TREND_TOP, bottom), lines, dots, labels)
+    return _picture("runlease-trend", bottom + 20, body, key=key, title=title, says=says)
+
+
+_ANCHORED = {"start": "0", "middle": "50%", "end": "100%"}
+
+
+def _dot(scale: Scale, run: Mark, y: float) -> SafeString:
+    x = _percent(scale.share(run.start))
+    if run.tone == "bad":
+        shape = '<svg class="runlease-bad" x="{}" y="{}" overflow="visible"><rect x="-3" y="-3"'
+        shape += ' width="6" height="6" fill="currentColor"/><title>{}</title></svg>'
+        return format_html(shape, x, _number(y), run.says)
+    shape = '<circle class="runlease-fill runlease-{}" cx="{}" cy="{}" r="3"><title>{}</title>'
+    return format_html(shape + "</circle>", run.tone, x, _number(y), run.says)
+
+
+def _picture(
+    kind: str, height: int, body: SafeString, *, key: str, title: str, says: str
+) -> SafeString:
+    return format_html(
+        '<svg class="{0}" width="100%" height="{1}" role="img" aria-labelledby="{2}-title"'
+        ' aria-describedby="{2}-desc"><title id="{2}-title">{3}</title>'
+        '<desc id="{2}-desc">{4}</desc>{5}</svg>',
+        kind,
+        height,
+        key,
+        title,
+        says,
+        body,
+    )
 
 
 def _percent(share: float) -> str:

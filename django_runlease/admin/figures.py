@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import Case, F, QuerySet, Value, When
@@ -16,6 +17,7 @@ from ..history import Row
 from ..models import Alert, Outcome, Run, RunLease, Severity, State
 from ..search import Filters, newest_keys_of_each
 from ..situation import FAILURES
+from ..store import BROKEN
 
 SAMPLE = 100
 """How many of the newest runs the rate of success and the durations are told from. Not those of a
@@ -31,6 +33,8 @@ ENDED = tuple(value for value in Outcome.values if value not in ("declined", "ru
 RUNS = Filters(outcomes=(*ENDED, Outcome.RUNNING.value), bypasses=False)
 TICKS = Filters(outcomes=(Outcome.DECLINED.value,))
 
+_COLUMNS = ("pk", "start", "end", "outcome", "holder", "reason", "took_over_from")
+
 STALLED = "stalled"
 """The view of a lease that is held, and was not renewed for most of its ttl."""
 
@@ -43,12 +47,21 @@ class Bar:
     end: float
     """Now, for a run that goes on."""
     outcome: str
-    note: str = ""
-    """Who ran it, and why it ended so."""
+    pk: int = 0
+    holder: str = ""
+    reason: str = ""
+    took_over_from: str = ""
 
     @property
     def length(self) -> float:
         return max(self.end - self.start, 0.0)
+
+    @property
+    def event(self) -> str:
+        """What happened to the lease with it: ``takeover``, ``break`` or nothing."""
+        if self.outcome == Outcome.LOST and self.reason.startswith(BROKEN):
+            return "break"
+        return "takeover" if self.took_over_from else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +114,9 @@ def with_view(leases: QuerySet[RunLease]) -> QuerySet[RunLease]:
     stated = leases.with_state()  # type: ignore[attr-defined]
     instants = {f"{name}_epoch": Epoch(f"{name}_at") for name in ("claimed", "renewed", "expires")}
     seconds = {"ttl_seconds": Epoch("ttl"), "every_seconds": Epoch("every")}
-    annotated = stated.annotate(now=Epoch(Now()), late_at=late, due=Epoch("not_before"))
+    annotated = stated.annotate(
+        now=Epoch(Now()), late_at=late, due=Epoch("not_before"), last_tick_epoch=Epoch("last_tick")
+    )
     viewed: QuerySet[RunLease] = annotated.annotate(view=view, **instants, **seconds)
     return viewed
 
@@ -122,17 +137,62 @@ def recent(alias: str, names: Iterable[str]) -> dict[str, Recent]:
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The runs and declined ticks of a lease that began in a period or still go on, oldest first;
+    of each the newest, if there are too many."""
+
+    runs: tuple[Bar, ...] = ()
+    ticks: tuple[Bar, ...] = ()
+    cut: bool = False
+    """Whether there were too many."""
+
+    @property
+    def ended(self) -> list[Bar]:
+        return [run for run in self.runs if run.outcome != Outcome.RUNNING]
+
+    @property
+    def overlaps(self) -> list[tuple[float, float]]:
+        """When two runs went on at once, which a lease is there to prevent."""
+        found, last = [], -math.inf
+        for run in self.runs:
+            if run.start < min(last, run.end):
+                found.append((run.start, min(last, run.end)))
+            last = max(last, run.end)
+        return found
+
+
+def windows(alias: str, names: Iterable[str], length: timedelta, most: int) -> dict[str, Window]:
+    """What happened to each of *names* in the period of that *length* up to now, in three queries;
+    at most *most* runs of each, and as many declined ticks."""
+    wanted = list(names)
+    runs = _bars(alias, newest_keys_of_each(wanted, replace(RUNS, since=length), most))
+    ticks = _bars(alias, newest_keys_of_each(wanted, replace(TICKS, since=length), most))
+    open_runs = Run.objects.using(alias).filter(lease_name__in=wanted, outcome=Outcome.RUNNING)
+    running = _bars(alias, open_runs.values("pk"))
+    found = {}
+    for name in wanted:
+        own = {run.pk: run for run in [*running.get(name, ()), *runs.get(name, ())]}
+        found[name] = Window(
+            runs=tuple(sorted(own.values(), key=lambda run: (run.start, run.pk))),
+            ticks=tuple(ticks.get(name, ())),
+            cut=max(len(runs.get(name, ())), len(ticks.get(name, ()))) >= most,
+        )
+    return found
+
+
 def _bars(alias: str, keys: Any) -> dict[str, list[Bar]]:
     found = (
         Run.objects.using(alias)
         .filter(pk__in=keys)
         .annotate(start=Epoch("started_at"), end=Epoch(Coalesce("finished_at", Now())))
         .order_by("started_at", "id")
-        .values_list("lease_name", "start", "end", "outcome")
+        .values("lease_name", *_COLUMNS)
     )
     bars: dict[str, list[Bar]] = {}
-    for name, start, end, outcome in found:
-        bars.setdefault(name, []).append(Bar(start=start, end=end, outcome=outcome))
+    for row in found:
+        bar = Bar(**{column: row[column] for column in _COLUMNS})
+        bars.setdefault(row["lease_name"], []).append(bar)
     return bars
 
 

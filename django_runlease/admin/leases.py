@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
-from ..card import progress_share
-from ..models import Outcome, RunLease
-from ..situation import FAILURES
-from . import charts, words
-from .base import Bounded, ReadOnly, cell
-from .figures import SPARKS, Recent, recent, with_view
+from ..models import RunLease
+from . import words
+from .base import Bounded, ReadOnly
+from .cells import (
+    against_interval,
+    alert_line,
+    cell,
+    process_line,
+    progress,
+    since,
+    sparkline,
+    success,
+)
+from .figures import open_alerts, recent, with_view
 from .filters import AlertsFilter, HostFilter, LastOutcomeFilter, ViewFilter
-
-WARN_SHARE = 0.8
-"""Of ``every``: from here on a run is nearly too long."""
+from .pages import lease_context
 
 
 class Leases(ChangeList):
@@ -67,13 +75,13 @@ class RunLeaseAdmin(ReadOnly):
     @admin.display(description=gettext_lazy("state"))
     def state(self, lease: Any) -> SafeString:
         alerts = [alert_line(alert) for alert in lease.recent.alerts]
-        return cell("", [words.view(lease.view), *_since(lease), *alerts])
+        return cell("", [words.view(lease.view), *since(lease), *alerts])
 
     @admin.display(description=gettext_lazy("holder"), ordering="holder")
     def holder_(self, lease: Any) -> SafeString:
         if lease.token is None:
             return words.nothing()
-        lines: list[object] = [words.name(lease.holder), *_process_line(lease)]
+        lines: list[object] = [words.name(lease.holder), *process_line(lease)]
         if lease.renewed_epoch is not None:
             renewed = words.when(lease.renewed_epoch, lease.now)
             lines.append(format_html(_("renewed {}"), renewed))
@@ -103,112 +111,28 @@ class RunLeaseAdmin(ReadOnly):
         context = {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
         return super().changelist_view(request, context)
 
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The page of one lease."""
+        if request.method != "GET" or not self.has_view_permission(request):
+            raise PermissionDenied
+        lease = self.get_object(request, unquote(object_id))
+        if lease is None:
+            raise Http404
+        alerts = open_alerts(self.alias, [lease.name]).get(lease.name, [])
+        page = lease_context(request, lease, alerts)
+        context = {**self.page_context(request, lease), "title": lease.name, **page}
+        return TemplateResponse(request, "runlease/admin/lease.html", context)
 
-def _since(lease: Any) -> Iterator[object]:
-    if lease.paused and lease.paused_reason:
-        yield words.name(lease.paused_reason)
-    if lease.token is not None:
-        if lease.claimed_epoch is not None and lease.expires_epoch > lease.now:
-            held = words.age(max(lease.now - lease.claimed_epoch, 0))
-            yield _("held for %(length)s") % {"length": held}
-        yield expiry(lease)
-    elif lease.due is not None and lease.due > lease.now:
-        yield _("not before %(length)s from now") % {"length": words.age(lease.due - lease.now)}
-
-
-def alert_line(alert: Mapping[str, Any]) -> SafeString:
-    return format_html('<span title="{}">{}</span>', alert["message"], alert_badge(alert))
-
-
-def alert_badge(alert: Mapping[str, Any]) -> SafeString:
-    label: object = words.kind(alert["kind"])
-    if alert["silenced"]:
-        label = _("%(kind)s (silenced)") % {"kind": label}
-    return words.badge(alert["severity"], label)
-
-
-def _process_line(lease: Any) -> list[object]:
-    process = lease.holder_process
-    if not isinstance(process, Mapping) or not isinstance(process.get("pid"), int):
-        return []
-    facts = {"pid": process["pid"], "host": lease.host}
-    # The name of a holder is mostly host:pid.
-    if lease.holder == f"{lease.host}:{process['pid']}":
-        return []
-    return [_("process %(pid)s on %(host)s") % facts]
-
-
-def expiry(lease: Any) -> SafeString:
-    """How long the lease lasts unless it is renewed, as a bar that runs down; or since when it has
-    expired."""
-    left = lease.expires_epoch - lease.now
-    if left <= 0:
-        return format_html(_("expired {}"), words.when(lease.expires_epoch, lease.now))
-    text = words.age(left)
-    time = format_html('<span data-runlease-left="{}">{}</span>', f"{left:.2f}", text)
-    of = lease.ttl_seconds or left
-    label = _("expires in %(length)s") % {"length": text}
-    bar = charts.share_bar(left / of, label=label, tone=words.tone(lease.view), of=of)
-    return format_html("{}{}", format_html(_("expires in {}"), time), bar)
-
-
-def progress(value: Any) -> Iterator[SafeString]:
-    """What the holder has told of its progress, in lines."""
-    if not isinstance(value, Mapping):
-        return
-    share = progress_share(value)
-    numbers = [_number(value[key]) for key in ("done", "total") if value.get(key) is not None]
-    if numbers:
-        counted = _("%(done)s of %(total)s done") if len(numbers) == 2 else _("%(done)s done")
-        text = counted % {"done": numbers[0], "total": numbers[-1]}
-        if share is None:
-            yield format_html("{}", text)
-        else:
-            text = f"{words.percent(share)}, {text}"
-            yield format_html("{}{}", text, charts.share_bar(share, label=text, tone="active"))
-    if value.get("message"):
-        yield words.name(value["message"])
-
-
-def _number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def success(found: Recent) -> Iterator[str]:
-    if found.success_rate is not None:
-        decided = sum(run.outcome in (Outcome.SUCCEEDED, *FAILURES) for run in found.runs)
-        text = ngettext(
-            "%(share)s of %(count)s run succeeded", "%(share)s of %(count)s runs succeeded", decided
-        )
-        yield text % {"share": words.percent(found.success_rate), "count": decided}
-
-
-def against_interval(seconds: float, every: float | None) -> SafeString:
-    """The duration that 95 of 100 runs do not exceed, as a share of the interval."""
-    length = words.length(seconds)
-    if not every:
-        return format_html("{}", _("95%% within %(length)s") % {"length": length})
-    facts = {"length": length, "every": words.length(every)}
-    text = _("95%% within %(length)s, every %(every)s") % facts
-    share = seconds / every
-    tone = "bad" if share > 1 else "warn" if share >= WARN_SHARE else "good"
-    return format_html(
-        "{}{}", text, charts.share_bar(share, label=text, tone=tone, mark=WARN_SHARE)
-    )
-
-
-def sparkline(found: Recent) -> SafeString:
-    """The durations of the last runs, and which of them came after declined ticks."""
-    runs = found.runs[-SPARKS:]
-    ticks = [tick for tick in found.declines if tick.start >= runs[0].start]
-    good = sum(run.outcome == Outcome.SUCCEEDED for run in runs)
-    label = ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)}
-    label += ", " + _("%(count)s succeeded") % {"count": good}
-    if ticks:
-        ticked = ngettext("%(count)s declined tick", "%(count)s declined ticks", len(ticks))
-        label += ", " + ticked % {"count": len(ticks)}
-    return format_html(
-        '<span title="{}">{}</span>',
-        label,
-        charts.sparkline(runs, ticks, label=label, tones=words.TONES),
-    )
+    def page_context(self, request: HttpRequest, lease: Any) -> dict[str, Any]:
+        """What the admin's own templates take for a page about *lease*."""
+        return {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "original": lease,
+            "media": self.media,
+            "change": True,
+            "is_popup": False,
+            "has_view_permission": True,
+        }

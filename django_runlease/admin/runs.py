@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -24,17 +23,12 @@ from ..clock import Epoch, Now
 from ..models import Outcome, Run
 from ..search import Filters, names_with, newest_keys
 from . import words
-from .base import MOST, Bounded, ReadOnly, cell
+from .base import MOST, Bounded, ReadOnly
+from .cells import cell
+from .periods import PERIODS
 
 NAMES = 50
 """How many leases a search looks into."""
-
-PERIODS = {
-    "1h": (timedelta(hours=1), gettext_lazy("1 hour")),
-    "24h": (timedelta(hours=24), gettext_lazy("24 hours")),
-    "7d": (timedelta(days=7), gettext_lazy("7 days")),
-    "30d": (timedelta(days=30), gettext_lazy("30 days")),
-}
 
 
 class Choice(SimpleListFilter):

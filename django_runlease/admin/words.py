@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from datetime import datetime
 
 from django.utils import formats, timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
@@ -13,8 +15,10 @@ from django.utils.translation import gettext_lazy, pgettext
 from ..clock import utc
 from ..models import AlertKind, Outcome, Severity, State
 from ..terms import short
-from .charts import icon
+from .charts import Scale, icon
 from .figures import STALLED
+
+DAY = 86_400
 
 VIEWS = {**dict(State.choices), STALLED: gettext_lazy("not renewed")}
 """What the views of a lease are called."""
@@ -123,5 +127,33 @@ def name(text: object) -> SafeString:
     return format_html('<bdi class="runlease-name">{}</bdi>', text)
 
 
+def lines(parts: Iterable[object]) -> SafeString:
+    """One under the other."""
+    return format_html_join("", '<span class="runlease-line">{}</span>', ((x,) for x in parts))
+
+
 def nothing() -> SafeString:
     return format_html('<span class="runlease-none" title="{}">{}</span>', _("none"), "\N{EN DASH}")
+
+
+_STEPS = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY, 2 * DAY, 7 * DAY, 14 * DAY)
+
+
+def scale(since: float, until: float) -> Scale:
+    """A period with at most seven labels, at whole hours or days of the reader's zone."""
+    start, span = utc(since), until - since
+    step = next((step for step in _STEPS if span / step <= 7), span)
+    offset = local(start).utcoffset().total_seconds() if start is not None else 0  # type: ignore[union-attr]
+    first = math.ceil((since + offset) / step) * step - offset
+    shape = "H:i" if step < DAY else "j M"
+    count = int((until - first) // step) + 1
+    instants = [first + step * n for n in range(count)]
+    ticks = [
+        (at, formats.date_format(local(instant), shape)) for at in instants if (instant := utc(at))
+    ]
+    return Scale(since=since, until=until, ticks=ticks)
+
+
+def _label(epoch: float, shape: str) -> str:
+    instant = utc(epoch)
+    return "" if instant is None else str(formats.date_format(local(instant), shape))

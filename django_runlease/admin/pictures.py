@@ -1,0 +1,97 @@
+"""What happened in a period, as pictures with their words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..history import Row
+from ..models import Outcome
+from . import charts, words
+from .figures import Bar, Window
+
+
+def timeline(window: Window, scale: charts.Scale, *, key: str, title: str) -> SafeString:
+    """The lane of one lease."""
+    return charts.timeline(
+        scale,
+        [mark(run) for run in window.runs],
+        [tick.start for tick in window.ticks],
+        window.overlaps,
+        key=key,
+        title=title,
+        says=summary(window),
+    )
+
+
+def summary(window: Window) -> str:
+    """How many runs there were, how they ended, and what was odd."""
+    return ", ".join(_parts(window))
+
+
+def _parts(window: Window) -> Iterator[str]:
+    runs = window.runs
+    yield ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)}
+    for value, label in Outcome.choices:
+        count = sum(run.outcome == value for run in runs)
+        if count:
+            yield f"{count} {label}"
+    yield from _counted(window)
+
+
+def _counted(window: Window) -> Iterator[str]:
+    ticks, overlaps = len(window.ticks), len(window.overlaps)
+    takeovers = sum(bool(run.took_over_from) for run in window.runs)
+    breaks = sum(run.event == "break" for run in window.runs)
+    for count, text in (
+        (ticks, ngettext("%(count)s declined tick", "%(count)s declined ticks", ticks)),
+        (takeovers, ngettext("%(count)s takeover", "%(count)s takeovers", takeovers)),
+        (breaks, ngettext("%(count)s break", "%(count)s breaks", breaks)),
+        (overlaps, ngettext("%(count)s overlap", "%(count)s overlaps", overlaps)),
+    ):
+        if count:
+            yield text % {"count": count}
+
+
+def mark(run: Bar) -> charts.Mark:
+    return charts.Mark(
+        start=run.start, end=run.end, tone=words.tone(run.outcome), says=note(run), event=run.event
+    )
+
+
+def note(run: Bar) -> str:
+    """One run in a line."""
+    parts = [
+        str(dict(Outcome.choices).get(run.outcome, run.outcome)),
+        words.exact(run.start),
+        words.length(run.length),
+        run.holder,
+        run.reason,
+    ]
+    if run.took_over_from:
+        parts.append(_("took over from %(holder)s") % {"holder": run.took_over_from})
+    return ", ".join(part for part in parts if part)
+
+
+def trend(window: Window, scale: charts.Scale, found: Row, *, key: str) -> SafeString:
+    """How long the runs took, with the median, the 95th percentile and the interval."""
+    levels = [
+        charts.Level(length=length, label=f"{label} {words.length(length)}", anchor=anchor)
+        for label, length, anchor in (
+            (_("half within"), found["duration"]["median"], "start"),
+            (_("95% within"), found["duration"]["p95"], "end"),
+            (_("every"), found["every"], "middle"),
+        )
+        if length
+    ]
+    return charts.trend(
+        scale,
+        [mark(run) for run in window.ended],
+        levels,
+        key=key,
+        title=_("How long the runs took"),
+        says=", ".join(level.label for level in levels),
+    )
