@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -19,6 +20,7 @@ from django.utils.translation import gettext_lazy
 
 from ..models import RunLease
 from . import words
+from .actions import SILENCE
 from .base import Bounded, ReadOnly
 from .cells import (
     against_interval,
@@ -30,6 +32,7 @@ from .cells import (
     sparkline,
     success,
 )
+from .confirming import buttons, url, urls
 from .figures import open_alerts, recent, with_view
 from .filters import AlertsFilter, HostFilter, LastOutcomeFilter, ViewFilter
 from .pages import lease_context
@@ -64,6 +67,9 @@ class RunLeaseAdmin(ReadOnly):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[RunLease]:
         return with_view(super().get_queryset(request))
+
+    def get_urls(self) -> list[URLPattern]:
+        return [*urls(self), *super().get_urls()]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return Leases
@@ -121,7 +127,10 @@ class RunLeaseAdmin(ReadOnly):
         if lease is None:
             raise Http404
         alerts = open_alerts(self.alias, [lease.name]).get(lease.name, [])
+        if SILENCE.may(request):
+            alerts = [{**alert, "url": url(SILENCE, lease, alert["kind"])} for alert in alerts]
         page = lease_context(request, lease, alerts)
+        page["actions"] = buttons(request, lease)
         context = {**self.page_context(request, lease), "title": lease.name, **page}
         return TemplateResponse(request, "runlease/admin/lease.html", context)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
@@ -42,7 +42,7 @@ def lease_context(request: HttpRequest, lease: Any, alerts: list[Row]) -> dict[s
     since = utc(now - length.total_seconds())
     window = windows(alias, [lease.name], length, MOST)[lease.name]
     found = statistics(alias, lease.name, since=since)
-    known = card.card(history.lease(lease.name, alias) or {}, alias)
+    known = _known(lease)
     scale = words.scale(now - length.total_seconds(), now)
     uncertain = known["uncertain_effects"]
     return {
@@ -70,12 +70,24 @@ def lease_context(request: HttpRequest, lease: Any, alerts: list[Row]) -> dict[s
     }
 
 
+def holder_facts(lease: Any) -> list[tuple[str, object]]:
+    """What is known of who holds the lease, by label; nothing if nobody does."""
+    return list(_holder(lease, _known(lease))) if lease.token is not None else []
+
+
+def _known(lease: Any) -> Row:
+    alias = lease._state.db
+    row = history.lease(lease.name, alias)
+    if row is None:
+        raise Http404
+    return card.card(row, alias)
+
+
 def _runs_of(name: str) -> str:
     return f"{reverse('admin:runlease_run_changelist')}?{urlencode({'lease': name})}"
 
 
 def _holder(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
-    """What is known of who holds the lease; nothing if nobody does."""
     if lease.token is None:
         return
     yield _("Holder"), words.name(lease.holder)

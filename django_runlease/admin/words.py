@@ -127,6 +127,11 @@ def name(text: object) -> SafeString:
     return format_html('<bdi class="runlease-name">{}</bdi>', text)
 
 
+def fill(text: str, *parts: object) -> SafeString:
+    """A translated *text* with its ``{}`` filled in."""
+    return format_html(text, *parts)
+
+
 def lines(parts: Iterable[object]) -> SafeString:
     """One under the other."""
     return format_html_join("", '<span class="runlease-line">{}</span>', ((x,) for x in parts))
