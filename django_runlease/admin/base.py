@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin.options import ModelAdmin
+from django.contrib.admin.utils import quote
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.forms import Script
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.functional import cached_property
 
 from .. import store
@@ -39,6 +41,11 @@ class ReadOnly(ModelAdmin):  # type: ignore[type-arg]
     def alias(self) -> str:
         """The database that decides."""
         return store.write_alias()
+
+    def link(self, view: str, *args: Any) -> str:
+        """The address of a page of this site, which need not be the only admin there is."""
+        args = tuple(map(quote, args))
+        return reverse(f"admin:runlease_{view}", args=args, current_app=self.admin_site.name)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """From the database that decides, not from a replica."""

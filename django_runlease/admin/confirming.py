@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
 from ..exceptions import RunLeaseError
@@ -49,14 +49,14 @@ def name(action: Action) -> str:
     return f"runlease_runlease_{action.key}"
 
 
-def url(action: Action, lease: Any, *more: str) -> str:
-    return reverse(f"admin:{name(action)}", args=[quote(lease.pk), *more])
+def url(lease_admin: RunLeaseAdmin, action: Action, lease: Any, *more: str) -> str:
+    return lease_admin.link(f"runlease_{action.key}", lease.pk, *more)
 
 
-def buttons(request: HttpRequest, lease: Any) -> list[dict[str, Any]]:
+def buttons(lease_admin: RunLeaseAdmin, request: HttpRequest, lease: Any) -> list[dict[str, Any]]:
     """Those that make sense for *lease*, and that the reader may use."""
     return [
-        {"url": url(action, lease), "label": action.label, "danger": action.danger}
+        {"url": url(lease_admin, action, lease), "label": action.label, "danger": action.danger}
         for action in BUTTONS
         if action.may(request) and action.applies(lease)
     ]
@@ -70,7 +70,7 @@ def _confirm(
     lease = lease_admin.get_object(request, unquote(object_id))
     if lease is None or (kind and kind not in AlertKind.values):
         raise Http404
-    back = reverse("admin:runlease_runlease_change", args=[quote(lease.pk)])
+    back = lease_admin.link("runlease_change", lease.pk)
     if not action.applies(lease):
         messages.info(request, _("There is nothing to do any more."))
         return HttpResponseRedirect(back)

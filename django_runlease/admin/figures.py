@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Case, F, QuerySet, Value, When
+from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 
 from ..alerts import LATE_SHARE
@@ -196,17 +196,25 @@ def _bars(alias: str, keys: Any) -> dict[str, list[Bar]]:
     return bars
 
 
-def open_alerts(alias: str, names: Sequence[str] | None = None) -> dict[str, list[Row]]:
-    """The open alerts of *names*, or of all leases, by lease, the worst first; in one query."""
-    found = Alert.objects.using(alias).filter(resolved_at=None)
-    if names is not None:
-        found = found.filter(lease_name__in=names)
-    worst = Case(When(severity=Severity.CRITICAL, then=0), default=1)
-    rows = found.annotate(
-        opened=Epoch("opened_at"), silent=Epoch("silenced_until"), now=Epoch(Now())
-    ).order_by(worst, "opened_at", "pk")
+def open_alerts(alias: str, names: Sequence[str]) -> dict[str, list[Row]]:
+    """The open alerts of *names*, by lease, the worst first; in one query."""
     alerts: dict[str, list[Row]] = {}
-    for row in rows.values():
-        silenced = row["silent"] is not None and row["silent"] > row["now"]
-        alerts.setdefault(row["lease_name"], []).append({**row, "silenced": silenced})
+    for row in _alerts(Alert.objects.using(alias).filter(lease_name__in=names)):
+        alerts.setdefault(row["lease_name"], []).append(row)
     return alerts
+
+
+def loud_alerts(alias: str, most: int) -> list[Row]:
+    """The first *most* of all open alerts that are not silenced, the worst first."""
+    silent = Q(silenced_until__gt=Now())
+    return _alerts(Alert.objects.using(alias).exclude(silent), most)
+
+
+def _alerts(found: Any, most: int | None = None) -> list[Row]:
+    worst = Case(When(severity=Severity.CRITICAL, then=0), default=1)
+    instants = {"opened": Epoch("opened_at"), "silent": Epoch("silenced_until")}
+    rows = found.filter(resolved_at=None).annotate(now=Epoch(Now()), **instants)
+    return [
+        {**row, "silenced": row["silent"] is not None and row["silent"] > row["now"]}
+        for row in rows.order_by(worst, "opened_at", "pk").values()[:most]
+    ]

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..models import RunLease
-from . import words
+from . import overview, words
 from .actions import SILENCE
 from .base import Bounded, ReadOnly
 from .cells import (
@@ -69,7 +69,7 @@ class RunLeaseAdmin(ReadOnly):
         return with_view(super().get_queryset(request))
 
     def get_urls(self) -> list[URLPattern]:
-        return [*urls(self), *super().get_urls()]
+        return [*overview.urls(self), *urls(self), *super().get_urls()]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return Leases
@@ -128,14 +128,17 @@ class RunLeaseAdmin(ReadOnly):
             raise Http404
         alerts = open_alerts(self.alias, [lease.name]).get(lease.name, [])
         if SILENCE.may(request):
-            alerts = [{**alert, "url": url(SILENCE, lease, alert["kind"])} for alert in alerts]
-        page = lease_context(request, lease, alerts)
-        page["actions"] = buttons(request, lease)
+            alerts = [
+                {**alert, "url": url(self, SILENCE, lease, alert["kind"])} for alert in alerts
+            ]
+        page = lease_context(self, request, lease, alerts)
+        page["actions"] = buttons(self, request, lease)
         context = {**self.page_context(request, lease), "title": lease.name, **page}
         return TemplateResponse(request, "runlease/admin/lease.html", context)
 
     def page_context(self, request: HttpRequest, lease: Any) -> dict[str, Any]:
         """What the admin's own templates take for a page about *lease*."""
+        request.current_app = self.admin_site.name
         return {
             **self.admin_site.each_context(request),
             "opts": self.opts,

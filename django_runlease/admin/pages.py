@@ -8,7 +8,6 @@ from typing import Any
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.http import Http404, HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -19,6 +18,7 @@ from ..history import Row
 from ..models import RunLease
 from ..statistics import statistics
 from . import pictures, words
+from .base import ReadOnly
 from .cells import alert_badge, expiry, progress
 from .figures import Window, windows
 from .periods import PERIODS, chosen
@@ -33,7 +33,9 @@ EFFECTS = 20
 ENTRIES = 10
 
 
-def lease_context(request: HttpRequest, lease: Any, alerts: list[Row]) -> dict[str, Any]:
+def lease_context(
+    site: ReadOnly, request: HttpRequest, lease: Any, alerts: list[Row]
+) -> dict[str, Any]:
     """All that the template takes, besides what the admin gives to each."""
     alias = lease._state.db
     period = chosen(request)
@@ -59,14 +61,14 @@ def lease_context(request: HttpRequest, lease: Any, alerts: list[Row]) -> dict[s
         ),
         "trend": pictures.trend(window, scale, found, key="trend") if window.ended else "",
         "figures": list(_figures(found)),
-        "rows": table(window),
+        "rows": table(site, window),
         "window": window,
         "most": MOST,
         "table_length": TABLE,
         "uncertain": _uncertain(lease.name, alias) if uncertain else [],
         "uncertain_count": uncertain,
         "entries": _entries(lease),
-        "runs_url": _runs_of(lease.name),
+        "runs_url": _runs_of(site, lease.name),
     }
 
 
@@ -83,8 +85,8 @@ def _known(lease: Any) -> Row:
     return card.card(row, alias)
 
 
-def _runs_of(name: str) -> str:
-    return f"{reverse('admin:runlease_run_changelist')}?{urlencode({'lease': name})}"
+def _runs_of(site: ReadOnly, name: str) -> str:
+    return f"{site.link('run_changelist')}?{urlencode({'lease': name})}"
 
 
 def _holder(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
@@ -166,12 +168,12 @@ def _figures(found: Row) -> Iterator[tuple[str, list[str]]]:
             yield _("Share of the interval"), [words.percent(share) for share in shares]
 
 
-def table(window: Window) -> list[dict[str, Any]]:
+def table(site: ReadOnly, window: Window) -> list[dict[str, Any]]:
     """The rows of the table beside the picture, the newest first."""
     bars = sorted([*window.runs, *window.ticks], key=lambda bar: (-bar.start, -bar.pk))
     return [
         {
-            "url": reverse("admin:runlease_run_change", args=[bar.pk]),
+            "url": site.link("run_change", bar.pk),
             "outcome": words.outcome(bar.outcome),
             "start": words.at(bar.start),
             "length": "" if bar.outcome == "declined" else words.length(bar.length),
