@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from django_runlease.admin import charts, words
+from django_runlease.admin import charts, pictures, words
 from django_runlease.admin.figures import Bar, Window
 from django_runlease.holder import this_process
 from django_runlease.models import Effect
@@ -213,3 +213,21 @@ def test_an_unknown_lease_is_not_found(ops):
     for key in ("4711", "x", "_"):
         address = reverse("admin:runlease_runlease_change", args=[key])
         assert ops.get(address).status_code == 404
+
+
+def test_runs_that_nobody_could_tell_apart_are_drawn_as_one_and_others_are_not():
+    def bar(start, end, **more):
+        return Bar(start=start, end=end, **{"outcome": "succeeded", **more})
+
+    def drawn(*bars):
+        scale = charts.Scale(since=0, until=100_000)
+        html = pictures.timeline(Window(runs=bars), scale, key="x", title="x")
+        return html.count('height="26"') - 1, html
+
+    count, html = drawn(bar(0, 50), bar(60, 90), bar(100, 150))
+    assert count == 1
+    assert "3 runs from" in html
+    assert drawn(bar(0, 50), bar(200, 250))[0] == 2
+    assert drawn(bar(0, 50), bar(60, 90, outcome="failed"))[0] == 2
+    assert drawn(bar(0, 50), bar(60, 90, took_over_from="a"))[0] == 2
+    assert drawn(bar(0, 50), bar(40, 90))[0] == 2, "they overlap"

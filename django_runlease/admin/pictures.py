@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -13,12 +14,15 @@ from ..models import Outcome
 from . import charts, words
 from .figures import Bar, Window
 
+PIXEL = 1 / 1_000
+"""Of the width of a timeline."""
+
 
 def timeline(window: Window, scale: charts.Scale, *, key: str, title: str) -> SafeString:
     """The lane of one lease."""
     return charts.timeline(
         scale,
-        [mark(run) for run in window.runs],
+        [*_merged([mark(run) for run in window.runs], scale)],
         [tick.start for tick in window.ticks],
         window.overlaps,
         key=key,
@@ -60,6 +64,34 @@ def mark(run: Bar) -> charts.Mark:
     return charts.Mark(
         start=run.start, end=run.end, tone=words.tone(run.outcome), says=note(run), event=run.event
     )
+
+
+def _merged(marks: Sequence[charts.Mark], scale: charts.Scale) -> Iterator[charts.Mark]:
+    """Those that nobody could tell apart as one: of the same colour, with less than a pixel between
+    them, and without a takeover or a break."""
+    gap = (scale.until - scale.since) * PIXEL
+    group: list[charts.Mark] = []
+    for each in marks:
+        if group and not _are_one(group[-1], each, gap):
+            yield _one(group)
+            group = []
+        group.append(each)
+    if group:
+        yield _one(group)
+
+
+def _are_one(last: charts.Mark, each: charts.Mark, gap: float) -> bool:
+    alike = last.tone == each.tone and not last.event and not each.event
+    return alike and 0 <= each.start - last.end < gap
+
+
+def _one(group: list[charts.Mark]) -> charts.Mark:
+    if len(group) == 1:
+        return group[0]
+    start, end = group[0].start, group[-1].end
+    facts = {"count": len(group), "start": words.exact(start), "end": words.exact(end)}
+    says = _("%(count)s runs from %(start)s to %(end)s") % facts
+    return replace(group[0], end=end, says=says)
 
 
 def note(run: Bar) -> str:

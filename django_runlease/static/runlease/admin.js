@@ -36,6 +36,7 @@
 
   const controls = document.querySelector("[data-runlease-controls]");
   const parts = () => document.querySelectorAll("[data-runlease-refresh]");
+  let busy = false;
   let paused = sessionStorage.getItem(KEY) === "off";
 
   function tell(failed) {
@@ -53,7 +54,8 @@
   }
 
   async function refresh() {
-    if (paused || document.hidden) return;
+    if (paused || busy || document.hidden) return;
+    busy = true;
     try {
       const answer = await fetch(location.href, { credentials: "same-origin" });
       if (!answer.ok || answer.redirected) throw new Error(answer.statusText);
@@ -68,6 +70,8 @@
       tell(false);
     } catch {
       tell(true);
+    } finally {
+      busy = false;
     }
   }
 
