@@ -85,6 +85,11 @@ class RunLease(models.Model):
     class Meta:
         verbose_name = _("lease")
         verbose_name_plural = _("leases")
+        permissions = [
+            ("pause_runlease", _("Can pause a lease")),
+            ("resume_runlease", _("Can resume a lease")),
+            ("break_runlease", _("Can break a lease")),
+        ]
         constraints = [
             models.CheckConstraint(
                 name="runlease_free_has_no_expiry",
@@ -293,6 +298,7 @@ class Alert(models.Model):
     class Meta:
         verbose_name = _("alert")
         verbose_name_plural = _("alerts")
+        permissions = [("silence_alert", _("Can silence an alert"))]
         constraints = [
             # Of two checks at once, one opens the incident.
             models.UniqueConstraint(

@@ -10,11 +10,12 @@ A host is in no index: it is looked for in the rows, in one pass over them at mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db import connections
 from django.db.models import BigIntegerField, BooleanField, QuerySet
 from django.db.models.expressions import RawSQL
 
@@ -37,6 +38,17 @@ _KEYS = """
     WITH RECURSIVE names (lease_name) AS ({names})
     SELECT found.id FROM names CROSS JOIN LATERAL ({runs}) AS found
      ORDER BY found.started_at DESC, found.id DESC LIMIT %s
+"""
+
+_KEYS_OF_EACH = """
+    SELECT found.id FROM unnest(%s::text[]) AS names (lease_name) CROSS JOIN LATERAL (
+        SELECT * FROM ({runs}) AS each ORDER BY each.started_at DESC, each.id DESC LIMIT %s
+    ) AS found
+"""
+
+_NAMES_WITH = """
+    WITH RECURSIVE names (lease_name) AS ({names})
+    SELECT lease_name FROM names WHERE strpos(lower(lease_name), lower(%s)) > 0 LIMIT %s
 """
 
 _RUNS = """(
@@ -110,19 +122,48 @@ def _is_after(since: Moment | None, until: Moment | None) -> bool:
     return isinstance(since, timedelta) and isinstance(until, timedelta) and since < until
 
 
-def newest_keys(name: str | None, filters: Filters, limit: int) -> RawSQL:
-    """The primary keys of the *limit* newest runs that match, of *name* or of all leases, as an
-    expression for ``pk__in``. Not for a host, which would be looked for lease by lease."""
-    names = _NAMES if name is None else "SELECT %s"
-    params: list[Any] = [] if name is None else [name]
-    parts = []
+def newest_keys(name: str | Sequence[str] | None, filters: Filters, limit: int) -> RawSQL:
+    """The primary keys of the *limit* newest runs that match, of *name*, of several or of all
+    leases, as an expression for ``pk__in``. Not for a host, which would be looked for lease by
+    lease."""
+    names = _NAMES if name is None else "SELECT unnest(%s::text[])"
+    given = [] if name is None else [[name] if isinstance(name, str) else list(name)]
+    runs, params = _runs(filters, limit)
+    return _keys(_KEYS.format(names=names, runs=runs), [*given, *params, limit])
+
+
+def newest_keys_of_each(names: Sequence[str], filters: Filters, limit: int) -> RawSQL:
+    """The same for each of *names*, so *limit* times as many keys at most. Not for a host."""
+    runs, params = _runs(filters, limit)
+    return _keys(_KEYS_OF_EACH.format(runs=runs), [list(names), *params, limit])
+
+
+def read(keys: RawSQL, alias: str) -> list[int]:
+    """The primary keys themselves: the planner does not know how few of them there will be."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(keys.sql, keys.params)
+        return [key for (key,) in cursor.fetchall()]
+
+
+def names_with(text: str, alias: str, limit: int) -> list[str]:
+    """The first *limit* names in the history that contain *text*, in whatever case."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_NAMES_WITH.format(names=_NAMES), [text, limit])
+        return [name for (name,) in cursor.fetchall()]
+
+
+def _runs(filters: Filters, limit: int) -> tuple[str, list[Any]]:
+    parts, params = [], []
     for outcome in filters.outcomes or (None,):
         conditions, values = _conditions(filters, outcome)
         parts.append(_RUNS.format(conditions=conditions))
         params += [*values, limit]
-    # Not from outside: both are made of the texts above.
-    sql = _KEYS.format(names=names, runs=" UNION ALL ".join(parts))
-    return RawSQL(sql, [*params, limit], output_field=BigIntegerField())  # noqa: S611
+    return " UNION ALL ".join(parts), params
+
+
+def _keys(sql: str, params: list[Any]) -> RawSQL:
+    # Not from outside: it is made of the texts above.
+    return RawSQL(sql, params, output_field=BigIntegerField())  # noqa: S611
 
 
 def matching(runs: QuerySet[Run], filters: Filters) -> QuerySet[Run]:

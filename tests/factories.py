@@ -8,7 +8,7 @@ from datetime import timedelta
 import factory
 
 from django_runlease.clock import Now, Seconds
-from django_runlease.models import Outcome, Run, RunLease
+from django_runlease.models import Alert, Outcome, Run, RunLease
 from example_project.billing.models import Invoice
 
 
@@ -72,3 +72,17 @@ class InvoiceFactory(factory.django.DjangoModelFactory[Invoice]):
     customer = factory.Sequence(lambda n: f"Customer {n}")
     cents = 1250
     due_at = Now() - Seconds(timedelta(minutes=1))
+
+
+class AlertFactory(factory.django.DjangoModelFactory[Alert]):
+    """A warning that was opened a minute ago and lasts."""
+
+    class Meta:
+        model = Alert
+
+    lease_name = factory.Sequence(lambda n: f"job-{n}")
+    kind = "contention"
+    severity = "warning"
+    message = "2 ticks were declined within 1h"
+    remedy = "see the history"
+    opened_at = Now() - Seconds(timedelta(minutes=1))

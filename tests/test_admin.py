@@ -1,12 +1,19 @@
-"""The admin shows holders and history, lets nobody change them, and shows no token."""
+"""The admin: nobody changes rows by hand, no token is shown, and it is where it is wanted."""
+
+import re
+import subprocess
+import sys
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.staticfiles import finders
 from django.urls import reverse
 
 from django_runlease.models import Run, RunLease
 
-from .factories import RunFactory, RunLeaseFactory
+from .factories import AlertFactory, RunFactory, RunLeaseFactory
+from .pages import Page
+from .support import ROOT
 
 pytestmark = pytest.mark.django_db
 
@@ -54,12 +61,51 @@ def test_no_page_shows_a_token(superuser, model, factory):
         assert str(row.token) not in response.content.decode()
 
 
-def test_the_history_can_be_searched_by_lease_and_filtered_by_outcome(superuser):
-    RunFactory(lease_name="payouts")
-    RunFactory(lease_name="reports", declined=True)
-    page = superuser.get(url(Run, "changelist"), {"q": "pay"}).content.decode()
-    assert "payouts" in page
-    assert "reports" not in page
-    page = superuser.get(url(Run, "changelist"), {"outcome__exact": "declined"}).content.decode()
-    assert "reports" in page
-    assert "payouts" not in page
+@pytest.mark.urls("tests.urls_admins")
+def test_all_links_stay_in_the_site_of_the_admin_that_shows_them(superuser):
+    lease = RunLeaseFactory(name="job", held=True)
+    RunFactory(lease_name="job")
+    AlertFactory(lease_name="job")
+    pages = ["runlease/", "runlease/overview/", f"runlease/{lease.pk}/change/", "run/"]
+    for page in [*pages, f"runlease/{lease.pk}/break/"]:
+        said = Page(superuser.get(f"/operations/runlease/{page}"))
+        links = [link["href"] for link in said.all("a") if "runlease" in (link["href"] or "")]
+        assert links
+        assert not [link for link in links if link.startswith("/admin/")]
+    response = superuser.post(f"/operations/runlease/runlease/{lease.pk}/pause/", {"reason": "x"})
+    assert response.url == f"/operations/runlease/runlease/{lease.pk}/change/"
+
+
+def test_without_the_admin_nothing_is_registered_or_imported():
+    code = """
+import sys
+import django
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["django_runlease"], DATABASES={"default": {
+    "ENGINE": "django.db.backends.postgresql", "NAME": "none"}})
+django.setup()
+from django.core.management import call_command
+call_command("check")
+print([name for name in sys.modules if "admin" in name.split(".")])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr
+
+
+def test_styles_and_scripts_are_files_that_are_found(superuser):
+    said = Page(superuser.get(url(RunLease, "changelist")))
+    sheets = [link["href"] for link in said.all("link", rel="stylesheet")]
+    scripts = [script["src"] for script in said.all("script")]
+    assert "/static/runlease/admin.css" in sheets
+    assert "/static/runlease/admin.js" in scripts
+    for name in ("runlease/admin.css", "runlease/admin.js"):
+        assert finders.find(name)
+
+
+def test_every_text_of_a_template_can_be_translated():
+    for template in (ROOT / "django_runlease/templates").rglob("*.html"):
+        text = re.sub(
+            r"{% blocktranslate.*?{% endblocktranslate %}", "", template.read_text(), flags=re.S
+        )
+        text = re.sub(r"{%.*?%}|{{.*?}}|<[^>]*>", " ", text, flags=re.S)
+        assert not re.search(r"[a-z]{2,}", text, re.I), (template, text)

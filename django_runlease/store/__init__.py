@@ -55,10 +55,11 @@ from .records import (
     Refusal,
     progress,
 )
-from .runs import record_decline, tell_closed
+from .runs import BROKEN, record_decline, tell_closed
 from .staging import expire
 
 __all__ = [
+    "BROKEN",
     "LOCK_TIMEOUT_MS",
     "Answer",
     "Beat",

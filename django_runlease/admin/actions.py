@@ -1,0 +1,257 @@
+"""What an operator may do from the admin: pause, resume, break, and silence an alert.
+
+Each has a permission of its own, and a page that says what will happen; only its form, sent by
+POST, does it. Who did it and why is kept in the admin's log; for a break, in the history too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from .. import incidents, store
+from ..store.operating import REASON_LENGTH
+from . import words
+
+
+class ReasonForm(forms.Form):
+    reason = forms.CharField(
+        label=gettext_lazy("Why"),
+        max_length=REASON_LENGTH,
+        help_text=gettext_lazy("Others will read it."),
+        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+    )
+
+
+class OptionalReasonForm(ReasonForm):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["reason"].required = False
+
+
+class BreakForm(ReasonForm):
+    wait = forms.ChoiceField(
+        label=gettext_lazy("The next run"),
+        choices=[
+            (
+                "wait",
+                gettext_lazy(
+                    "waits until the lease would have expired; by then its holder has stopped"
+                ),
+            ),
+            (
+                "now",
+                gettext_lazy("may start at once, even if the holder is still at work: two at once"),
+            ),
+        ],
+        initial="wait",
+        widget=forms.RadioSelect,
+    )
+    force = forms.BooleanField(
+        label=gettext_lazy("End the database connections that keep it locked"),
+        required=False,
+        widget=forms.HiddenInput,
+    )
+    generation = forms.IntegerField(widget=forms.HiddenInput)
+
+    def offer_force(self) -> None:
+        self.fields["force"].widget = forms.CheckboxInput()
+
+
+class SilenceForm(OptionalReasonForm):
+    length = forms.ChoiceField(
+        label=gettext_lazy("For"),
+        choices=[
+            ("1", gettext_lazy("1 hour")),
+            ("4", gettext_lazy("4 hours")),
+            ("24", gettext_lazy("1 day")),
+            ("168", gettext_lazy("7 days")),
+            ("0", gettext_lazy("no time: tell of it again")),
+        ],
+        widget=forms.RadioSelect,
+        initial="1",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A confirmed action."""
+
+    lease: Any
+    alias: str
+    by: str
+    """The operator's user name."""
+    given: Mapping[str, Any]
+    """What the form was sent with, cleaned."""
+    kind: str = ""
+    """Of the alert, for a silence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    key: str
+    permission: str
+    label: Any
+    """What is on its button."""
+    form: type[forms.Form]
+    applies: Callable[[Any], bool]
+    """Whether it makes sense for this lease."""
+    effects: Callable[[Any], list[object]]
+    """What will happen, in sentences."""
+    perform: Callable[[Order], str]
+    """Does it, and says so. Raises RunLeaseError and ValueError for what cannot be done."""
+    danger: bool = False
+
+    def may(self, request: HttpRequest) -> bool:
+        return bool(request.user.has_perm(f"runlease.{self.permission}"))
+
+
+def _with_reason(text: str, reason: str) -> str:
+    return f"{text} {reason}" if reason else text
+
+
+def _pause_effects(lease: Any) -> list[object]:
+    said: list[object] = [_("No run starts until it is resumed: each tick declines as paused.")]
+    if lease.token is not None:
+        said.append(words.fill(_("{} goes on until its run ends."), words.name(lease.holder)))
+    return said
+
+
+def _pause(order: Order) -> str:
+    reason = order.given["reason"]
+    store.pause(order.lease.name, order.alias, by=order.by, reason=reason)
+    return _with_reason(_("Paused:"), reason)
+
+
+def _resume_effects(lease: Any) -> list[object]:
+    said: list[object] = [
+        _("The next tick may run again. Ticks that were declined do not come back.")
+    ]
+    if lease.paused_by:
+        paused = (
+            _("It was paused by {}, because: {}")
+            if lease.paused_reason
+            else _("It was paused by {}.")
+        )
+        parts = [words.name(part) for part in (lease.paused_by, lease.paused_reason) if part]
+        said.insert(0, words.fill(paused, *parts))
+    return said
+
+
+def _resume(order: Order) -> str:
+    store.resume(order.lease.name, order.alias, by=order.by)
+    return _with_reason(_("Resumed."), order.given["reason"])
+
+
+def _break_effects(lease: Any) -> list[object]:
+    if lease.token is None:
+        return [_("Nobody holds it. The next run does not wait for its minimum hold any more.")]
+    holder = words.name(lease.holder)
+    said: list[object] = []
+    if lease.expires_epoch > lease.now:
+        renewed = words.when(lease.renewed_epoch, lease.now)
+        said.append(words.fill(_("{} holds it now, and renewed it {}."), holder, renewed))
+        said.append(_("It is told that it lost the lease, and is stopped where that is possible."))
+    else:
+        expired = words.when(lease.expires_epoch, lease.now)
+        said.append(words.fill(_("{} held it; it expired {}."), holder, expired))
+    facts = {"old": lease.generation, "new": lease.generation + 1}
+    said.append(
+        _(
+            "The generation rises from %(old)s to %(new)s: what the holder writes through a fence"
+            " is refused from then on. Other writes of it are not."
+        )
+        % facts
+    )
+    said.append(_("Its run is closed as lost."))
+    left = lease.expires_epoch - lease.now
+    if left > 0:
+        said.append(_("Without a renewal it expires in %(length)s.") % {"length": words.age(left)})
+    return said
+
+
+def _break(order: Order) -> str:
+    reason = order.given["reason"]
+    broken = store.break_lease(
+        order.lease.name,
+        order.alias,
+        by=f"{order.by}: {reason}",
+        at_once=order.given["wait"] == "now",
+        force=order.given["force"],
+        generation=order.given["generation"],
+    )
+    if not broken.was_held:
+        return _with_reason(_("Its minimum hold was lifted:"), reason)
+    facts = {"holder": broken.holder}
+    if broken.free_at is None:
+        text = _("Taken away from %(holder)s, the next run may start at once:") % facts
+    else:
+        text = _("Taken away from %(holder)s, the next run waits until %(when)s:") % {
+            **facts,
+            "when": words.exact(broken.free_at),
+        }
+    return _with_reason(text, reason)
+
+
+def _silence_effects(lease: Any) -> list[object]:
+    return [_("Nobody is told of this alert for that time. It stays open, and is shown here.")]
+
+
+def _silence(order: Order) -> str:
+    hours = int(order.given["length"])
+    length = timedelta(hours=hours) if hours else None
+    incidents.silence(order.lease.name, order.kind, order.alias, by=order.by, length=length)
+    facts = {"kind": words.kind(order.kind), "length": words.length(3600.0 * hours)}
+    silenced, told = _("Silenced %(kind)s for %(length)s."), _("%(kind)s is told of again.")
+    return _with_reason((silenced if hours else told) % facts, order.given["reason"])
+
+
+def _can_be_broken(lease: Any) -> bool:
+    return lease.token is not None or (lease.due is not None and lease.due > lease.now)
+
+
+PAUSE = Action(
+    key="pause",
+    permission="pause_runlease",
+    label=gettext_lazy("Pause"),
+    form=ReasonForm,
+    applies=lambda lease: not lease.paused,
+    effects=_pause_effects,
+    perform=_pause,
+)
+RESUME = Action(
+    key="resume",
+    permission="resume_runlease",
+    label=gettext_lazy("Resume"),
+    form=OptionalReasonForm,
+    applies=lambda lease: bool(lease.paused),
+    effects=_resume_effects,
+    perform=_resume,
+)
+BREAK = Action(
+    key="break",
+    permission="break_runlease",
+    label=gettext_lazy("Break"),
+    form=BreakForm,
+    applies=_can_be_broken,
+    effects=_break_effects,
+    perform=_break,
+    danger=True,
+)
+SILENCE = Action(
+    key="silence",
+    permission="silence_alert",
+    label=gettext_lazy("Silence"),
+    form=SilenceForm,
+    applies=lambda lease: True,
+    effects=_silence_effects,
+    perform=_silence,
+)
+BUTTONS = (PAUSE, RESUME, BREAK)

@@ -1,0 +1,62 @@
+"""What the pages of the admin have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin.options import ModelAdmin
+from django.contrib.admin.utils import quote
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.forms import Script
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.functional import cached_property
+
+from .. import store
+
+MOST = 1_000
+"""How many rows are paged through, and counted, at most."""
+
+
+class Bounded(Paginator):  # type: ignore[type-arg]
+    """Pages of the first ``MOST`` rows: to count millions takes seconds."""
+
+    @cached_property
+    def count(self) -> int:
+        rows: QuerySet[Any] = self.object_list  # type: ignore[assignment]
+        return rows[:MOST].count()
+
+
+class ReadOnly(ModelAdmin):  # type: ignore[type-arg]
+    """Nobody adds, edits or deletes these rows by hand. Tokens are never shown."""
+
+    show_full_result_count = False
+
+    class Media:
+        css = {"all": ["runlease/admin.css"]}
+        js = [Script("runlease/admin.js", defer=True)]
+
+    @property
+    def alias(self) -> str:
+        """The database that decides."""
+        return store.write_alias()
+
+    def link(self, view: str, *args: Any) -> str:
+        """The address of a page of this site, which need not be the only admin there is."""
+        args = tuple(map(quote, args))
+        return reverse(f"admin:runlease_{view}", args=args, current_app=self.admin_site.name)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """From the database that decides, not from a replica."""
+        rows: QuerySet[Any] = self.model._default_manager.using(self.alias)
+        return rows
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False

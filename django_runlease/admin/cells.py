@@ -1,0 +1,135 @@
+"""Pieces of the pages that say one thing about a lease each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..card import progress_share
+from ..models import Outcome
+from ..situation import FAILURES
+from . import charts, words
+from .figures import SPARKS, Recent
+
+WARN_SHARE = 0.8
+"""Of ``every``: from here on a run is nearly too long."""
+
+
+def cell(heading: Any, parts: Iterable[object]) -> SafeString:
+    """Its lines; and its heading, for screens that are too narrow for columns."""
+    return format_html('<span class="runlease-heading">{}</span>{}', heading, words.lines(parts))
+
+
+def since(lease: Any) -> Iterator[object]:
+    if lease.paused and lease.paused_reason:
+        yield words.name(lease.paused_reason)
+    if lease.token is not None:
+        if lease.claimed_epoch is not None and lease.expires_epoch > lease.now:
+            held = words.age(max(lease.now - lease.claimed_epoch, 0))
+            yield _("held for %(length)s") % {"length": held}
+        yield expiry(lease)
+    elif lease.due is not None and lease.due > lease.now:
+        yield _("not before %(length)s from now") % {"length": words.age(lease.due - lease.now)}
+
+
+def alert_line(alert: Mapping[str, Any]) -> SafeString:
+    return format_html('<span title="{}">{}</span>', alert["message"], alert_badge(alert))
+
+
+def alert_badge(alert: Mapping[str, Any]) -> SafeString:
+    label: object = words.kind(alert["kind"])
+    if alert["silenced"]:
+        label = _("%(kind)s (silenced)") % {"kind": label}
+    return words.badge(alert["severity"], label)
+
+
+def process_line(lease: Any) -> list[object]:
+    process = lease.holder_process
+    if not isinstance(process, Mapping) or not isinstance(process.get("pid"), int):
+        return []
+    facts = {"pid": process["pid"], "host": lease.host}
+    # The name of a holder is mostly host:pid.
+    if lease.holder == f"{lease.host}:{process['pid']}":
+        return []
+    return [_("process %(pid)s on %(host)s") % facts]
+
+
+def expiry(lease: Any) -> SafeString:
+    """How long the lease lasts unless it is renewed, as a bar that runs down; or since when it has
+    expired."""
+    left = lease.expires_epoch - lease.now
+    if left <= 0:
+        return format_html(_("expired {}"), words.when(lease.expires_epoch, lease.now))
+    text = words.age(left)
+    time = format_html('<span data-runlease-left="{}">{}</span>', f"{left:.2f}", text)
+    of = lease.ttl_seconds or left
+    label = _("expires in %(length)s") % {"length": text}
+    bar = charts.share_bar(left / of, label=label, tone=words.tone(lease.view), of=of)
+    return format_html("{}{}", format_html(_("expires in {}"), time), bar)
+
+
+def progress(value: Any) -> Iterator[SafeString]:
+    """What the holder has told of its progress, in lines."""
+    if not isinstance(value, Mapping):
+        return
+    share = progress_share(value)
+    numbers = [_number(value[key]) for key in ("done", "total") if value.get(key) is not None]
+    if numbers:
+        counted = _("%(done)s of %(total)s done") if len(numbers) == 2 else _("%(done)s done")
+        text = counted % {"done": numbers[0], "total": numbers[-1]}
+        if share is None:
+            yield format_html("{}", text)
+        else:
+            text = f"{words.percent(share)}, {text}"
+            yield format_html("{}{}", text, charts.share_bar(share, label=text, tone="active"))
+    if value.get("message"):
+        yield words.name(value["message"])
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def success(found: Recent) -> Iterator[str]:
+    if found.success_rate is not None:
+        decided = sum(run.outcome in (Outcome.SUCCEEDED, *FAILURES) for run in found.runs)
+        text = ngettext(
+            "%(share)s of %(count)s run succeeded", "%(share)s of %(count)s runs succeeded", decided
+        )
+        yield text % {"share": words.percent(found.success_rate), "count": decided}
+
+
+def against_interval(seconds: float, every: float | None) -> SafeString:
+    """The duration that 95 of 100 runs do not exceed, as a share of the interval."""
+    length = words.length(seconds)
+    if not every:
+        return format_html("{}", _("95%% within %(length)s") % {"length": length})
+    facts = {"length": length, "every": words.length(every)}
+    text = _("95%% within %(length)s, every %(every)s") % facts
+    share = seconds / every
+    tone = "bad" if share > 1 else "warn" if share >= WARN_SHARE else "good"
+    return format_html(
+        "{}{}", text, charts.share_bar(share, label=text, tone=tone, mark=WARN_SHARE)
+    )
+
+
+def sparkline(found: Recent) -> SafeString:
+    """The durations of the last runs, and which of them came after declined ticks."""
+    runs = found.runs[-SPARKS:]
+    ticks = [tick for tick in found.declines if tick.start >= runs[0].start]
+    good = sum(run.outcome == Outcome.SUCCEEDED for run in runs)
+    label = ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)}
+    label += ", " + _("%(count)s succeeded") % {"count": good}
+    if ticks:
+        ticked = ngettext("%(count)s declined tick", "%(count)s declined ticks", len(ticks))
+        label += ", " + ticked % {"count": len(ticks)}
+    return format_html(
+        '<span title="{}">{}</span>',
+        label,
+        charts.sparkline(runs, ticks, label=label, tones=words.TONES),
+    )

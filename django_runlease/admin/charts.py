@@ -1,0 +1,371 @@
+"""Pictures: figures in, SVG out. No page, no query, no translation.
+
+Under a strict Content-Security-Policy nothing may stand in ``style``: geometry is in attributes,
+colours come from the classes of ``runlease/admin.css``. Across, lengths are percentages, so that a
+picture is as wide as its place while its text keeps its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+SPARK_WIDTH, SPARK_GAP, SPARK_HEIGHT = 4, 1, 24
+TICK_HEIGHT = 5
+
+
+class Timed(Protocol):
+    """What is drawn of a run."""
+
+    @property
+    def start(self) -> float: ...
+    @property
+    def length(self) -> float: ...
+    @property
+    def outcome(self) -> str: ...
+
+
+_CHECK = '<path d="M2 6.5 5 9.5 10.5 3" fill="none" stroke="currentColor" stroke-width="2"/>'
+_CROSS = '<path d="M2.5 2.5 9.5 9.5 M9.5 2.5 2.5 9.5" stroke="currentColor" stroke-width="2"/>'
+_PLAY = '<path d="M3 1.5 10.5 6 3 10.5Z" fill="currentColor"/>'
+_PAUSE = '<path d="M2.5 2h2.5v8H2.5z M7 2h2.5v8H7z" fill="currentColor"/>'
+_RING = '<circle cx="6" cy="6" r="4" fill="none" stroke="currentColor" stroke-width="1.8"/>'
+_ALARM = (
+    '<path d="M6 .8 11.6 11H.4Z" fill="currentColor"/>'
+    '<path d="M5.3 4.2h1.4v3.4H5.3z M5.3 8.4h1.4v1.4H5.3z" class="runlease-cut"/>'
+)
+_CLOCK = (
+    '<circle cx="6" cy="6" r="4.6" fill="none" stroke="currentColor" stroke-width="1.6"/>'
+    '<path d="M6 3.2V6L8 7.4" fill="none" stroke="currentColor" stroke-width="1.4"/>'
+)
+_DASH = '<path d="M2 5h8v2H2z" fill="currentColor"/>'
+_STOP = '<path d="M2.5 2.5h7v7h-7z" fill="currentColor"/>'
+
+# Every one is a shape of its own: what is told by a colour is told without it, too.
+_ICONS = {
+    "free": _RING,
+    "held": _PLAY,
+    "expired": _CLOCK,
+    "paused": _PAUSE,
+    "stalled": _ALARM,
+    "running": _PLAY,
+    "succeeded": _CHECK,
+    "declined": _DASH,
+    "terminated": _STOP,
+    "timed_out": _CLOCK,
+    "warning": _ALARM,
+    "critical": _ALARM,
+}
+
+
+def icon(word: str) -> SafeString:
+    """The sign of a state, an outcome or a severity; what it says stands beside it in words."""
+    shape = SafeString(_ICONS.get(word, _CROSS))
+    return format_html(
+        '<svg class="runlease-icon" width="12" height="12" viewBox="0 0 12 12" aria-hidden="true"'
+        ' focusable="false">{}</svg>',
+        shape,
+    )
+
+
+def share_bar(
+    share: float, *, label: str, tone: str, mark: float | None = None, of: float | None = None
+) -> SafeString:
+    """A bar that is filled by *share* of 1, with a line at *mark*.
+
+    With *of*, it stands for so many seconds, and a script may let it run down.
+    """
+    width = _percent(min(max(share, 0.0), 1.0))
+    fill = format_html(
+        '<rect class="runlease-fill runlease-{}" width="{}" height="6" rx="2"/>', tone, width
+    )
+    line = SafeString("")
+    if mark is not None:
+        line = format_html(
+            '<rect class="runlease-mark" x="{}" width="2" height="6"/>', _percent(mark)
+        )
+    data = "" if of is None else format_html(' data-runlease-of="{}"', _number(of))
+    return format_html(
+        '<svg class="runlease-bar" width="100%" height="6" role="img" aria-label="{}"{}>'
+        '<rect class="runlease-track" width="100%" height="6" rx="2"/>{}{}</svg>',
+        label,
+        data,
+        fill,
+        line,
+    )
+
+
+def sparkline(
+    runs: Sequence[Timed], ticks: Iterable[Timed], *, label: str, tones: dict[str, str]
+) -> SafeString:
+    """A bar for each of *runs*, as high as its length; below, a mark before the run that followed
+    a declined one of *ticks*. *tones* has the colours of outcomes that are not bad."""
+    step = SPARK_WIDTH + SPARK_GAP
+    longest = max((run.length for run in runs), default=0.0) or 1.0
+    bars = format_html_join(
+        "",
+        '<rect class="runlease-fill runlease-{}" x="{}" y="{}" width="{}" height="{}"/>',
+        (
+            (
+                tones.get(run.outcome, "bad"),
+                index * step,
+                _number(SPARK_HEIGHT - height),
+                SPARK_WIDTH,
+                _number(height),
+            )
+            for index, run in enumerate(runs)
+            for height in [max(2.0, SPARK_HEIGHT * run.length / longest)]
+        ),
+    )
+    places = sorted({_place(tick, runs) for tick in ticks})
+    marks = format_html_join(
+        "",
+        '<rect class="runlease-tick" x="{}" y="{}" width="3" height="{}"/>',
+        ((max(place * step - 2, 0), SPARK_HEIGHT + 2, TICK_HEIGHT - 2) for place in places),
+    )
+    return format_html(
+        '<svg class="runlease-spark" width="{}" height="{}" role="img" aria-label="{}">{}{}</svg>',
+        max(len(runs), 1) * step + 2,
+        SPARK_HEIGHT + TICK_HEIGHT,
+        label,
+        bars,
+        marks,
+    )
+
+
+def _place(tick: Timed, runs: Sequence[Timed]) -> int:
+    """How many of *runs* began before *tick* did."""
+    return sum(run.start <= tick.start for run in runs)
+
+
+LANE_TOP, LANE_HEIGHT = 16, 26
+LANE_BOTTOM = LANE_TOP + LANE_HEIGHT
+NARROWEST = 0.15
+"""How many percent of the width the shortest run takes."""
+
+Ticks = Sequence[tuple[float, str]]
+"""The labels of an axis: where they stand, and what they say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """A period across the width of a picture."""
+
+    since: float
+    until: float
+    ticks: Ticks = ()
+
+    def share(self, instant: float) -> float:
+        """Where an instant lies, from 0 to 1; what lies outside, at the edge."""
+        span = self.until - self.since
+        return min(max((instant - self.since) / span, 0.0), 1.0) if span > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A run in a timeline, with what is said of it on hover."""
+
+    start: float
+    end: float
+    tone: str
+    says: str
+    event: str = ""
+    """``takeover``, ``break`` or nothing."""
+
+
+def timeline(
+    scale: Scale,
+    runs: Sequence[Mark],
+    ticks: Iterable[float],
+    overlaps: Iterable[tuple[float, float]],
+    *,
+    key: str,
+    title: str,
+    says: str,
+) -> SafeString:
+    """One lane: runs as bars, declined ticks as marks below, takeovers and breaks as signs above,
+    and what overlaps on top of all. *key* tells its ids from those of other pictures."""
+    bars = format_html_join("", "{}", ((_lane_bar(scale, run),) for run in runs))
+    signs = format_html_join(
+        "", "{}", ((_sign(scale, run),) for run in runs if run.event or run.tone == "bad")
+    )
+    places = sorted({round(scale.share(tick), 3) for tick in ticks})
+    declined = format_html_join(
+        "",
+        '<rect class="runlease-tick" x="{}" y="{}" width="2" height="8"/>',
+        ((_percent(place), LANE_BOTTOM + 3) for place in places),
+    )
+    double = format_html_join(
+        "",
+        '<rect class="runlease-overlap" x="{}" y="{}" width="{}" height="{}"/>',
+        (
+            (x, LANE_TOP - 4, width, LANE_HEIGHT + 8)
+            for start, end in overlaps
+            for x, width in [_extent(scale, start, end)]
+        ),
+    )
+    body = format_html(
+        '<rect class="runlease-lane" y="{}" width="100%" height="{}"/>{}{}{}{}{}',
+        LANE_TOP,
+        LANE_HEIGHT,
+        _axis(scale, LANE_TOP, LANE_BOTTOM + 12),
+        bars,
+        declined,
+        signs,
+        double,
+    )
+    height = LANE_BOTTOM + (30 if scale.ticks else 14)
+    return _picture("runlease-timeline", height, body, key=key, title=title, says=says)
+
+
+def _lane_bar(scale: Scale, run: Mark) -> SafeString:
+    x, width = _extent(scale, run.start, run.end)
+    return format_html(
+        '<rect class="runlease-fill runlease-{}" x="{}" y="{}" width="{}" height="{}">'
+        "<title>{}</title></rect>",
+        run.tone,
+        x,
+        LANE_TOP,
+        width,
+        LANE_HEIGHT,
+        run.says,
+    )
+
+
+_SIGNS = {
+    "break": '<path d="M-4 -8 4 0 M4 -8-4 0" fill="none" stroke="currentColor" stroke-width="2"/>',
+    "takeover": '<path d="M-5 -9H5L0 -1Z" fill="currentColor"/>',
+    "": '<circle cy="-5" r="3" fill="currentColor"/>',
+}
+
+
+def _sign(scale: Scale, run: Mark) -> SafeString:
+    return format_html(
+        '<svg class="runlease-{}" x="{}" y="{}" overflow="visible">{}<title>{}</title></svg>',
+        run.tone,
+        _percent(scale.share(run.end if run.event == "break" else run.start)),
+        LANE_TOP,
+        SafeString(_SIGNS[run.event]),
+        run.says,
+    )
+
+
+def _extent(scale: Scale, start: float, end: float) -> tuple[str, str]:
+    left, right = scale.share(start), scale.share(end)
+    width = max(100 * (right - left), NARROWEST)
+    return _percent(min(left, 1 - width / 100)), f"{_number(width)}%"
+
+
+def _axis(scale: Scale, top: int, bottom: int) -> SafeString:
+    lines = format_html_join(
+        "",
+        '<line class="runlease-grid" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>',
+        ((_percent(scale.share(at)), top, bottom) for at, _label in scale.ticks),
+    )
+    labels = format_html_join(
+        "",
+        '<text class="runlease-label" x="{}" y="{}" text-anchor="{}">{}</text>',
+        (
+            (_percent(share), bottom + 14, _anchor(share), label)
+            for at, label in scale.ticks
+            for share in [scale.share(at)]
+        ),
+    )
+    return format_html("{}{}", lines, labels)
+
+
+def _anchor(share: float) -> str:
+    return "start" if share < 0.04 else "end" if share > 0.96 else "middle"
+
+
+TREND_TOP, TREND_HEIGHT = 20, 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A length of time that is drawn across, such as the median."""
+
+    length: float
+    label: str
+    anchor: str = "start"
+
+
+def trend(
+    scale: Scale, runs: Sequence[Mark], levels: Sequence[Level], *, key: str, title: str, says: str
+) -> SafeString:
+    """The lengths of *runs* over the time when they began; squares are those that went wrong.
+
+    A level that would press all the others to the ground is left out.
+    """
+    longest = max((run.end - run.start for run in runs), default=0.0) or 1.0
+    shown = [level for level in levels if level.length <= 4 * longest]
+    top = 1.05 * max([longest, *(level.length for level in shown)])
+
+    def y(length: float) -> str:
+        return _number(TREND_TOP + TREND_HEIGHT * (1 - min(max(length, 0.0) / top, 1.0)))
+
+    lines = format_html_join(
+        "",
+        '<line class="runlease-level" x1="0" x2="100%" y1="{0}" y2="{0}"/>',
+        ((y(level.length),) for level in shown),
+    )
+    dots = format_html_join(
+        "", "{}", ((_dot(scale, run, float(y(run.end - run.start))),) for run in runs)
+    )
+    labels = format_html_join(
+        "",
+        '<text class="runlease-label" x="{}" y="{}" text-anchor="{}">{}</text>',
+        (
+            (
+                _ANCHORED[level.anchor],
+                _number(float(y(level.length)) - 4),
+                level.anchor,
+                level.label,
+            )
+            for level in shown
+        ),
+    )
+    bottom = TREND_TOP + TREND_HEIGHT
+    body = format_html("{}{}{}{}", _axis(scale, TREND_TOP, bottom), lines, dots, labels)
+    return _picture("runlease-trend", bottom + 20, body, key=key, title=title, says=says)
+
+
+_ANCHORED = {"start": "0", "middle": "50%", "end": "100%"}
+
+
+def _dot(scale: Scale, run: Mark, y: float) -> SafeString:
+    x = _percent(scale.share(run.start))
+    if run.tone == "bad":
+        shape = '<svg class="runlease-bad" x="{}" y="{}" overflow="visible"><rect x="-3" y="-3"'
+        shape += ' width="6" height="6" fill="currentColor"/><title>{}</title></svg>'
+        return format_html(shape, x, _number(y), run.says)
+    shape = '<circle class="runlease-fill runlease-{}" cx="{}" cy="{}" r="3"><title>{}</title>'
+    return format_html(shape + "</circle>", run.tone, x, _number(y), run.says)
+
+
+def _picture(
+    kind: str, height: int, body: SafeString, *, key: str, title: str, says: str
+) -> SafeString:
+    return format_html(
+        '<svg class="{0}" width="100%" height="{1}" role="img" aria-labelledby="{2}-title"'
+        ' aria-describedby="{2}-desc"><title id="{2}-title">{3}</title>'
+        '<desc id="{2}-desc">{4}</desc>{5}</svg>',
+        kind,
+        height,
+        key,
+        title,
+        says,
+        body,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{_number(100 * share)}%"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

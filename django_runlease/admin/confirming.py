@@ -1,0 +1,126 @@
+"""The page between the button of an action and what it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db import connections, transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+
+from ..exceptions import RunLeaseError
+from ..models import AlertKind
+from ..store import Blocked
+from .actions import BREAK, BUTTONS, SILENCE, Action, Order
+from .figures import open_alerts
+from .pages import holder_facts
+
+if TYPE_CHECKING:
+    from .leases import RunLeaseAdmin
+
+
+def urls(lease_admin: RunLeaseAdmin) -> list[URLPattern]:
+    """One for each action."""
+
+    def view(action: Action) -> Any:
+        def confirm(request: HttpRequest, object_id: str, kind: str = "") -> HttpResponse:
+            return _confirm(lease_admin, action, request, object_id, kind)
+
+        wrapped = lease_admin.admin_site.admin_view(confirm)
+        # The store has transactions of its own, and refuses to work within another.
+        for alias in connections:
+            wrapped = transaction.non_atomic_requests(alias)(wrapped)
+        return wrapped
+
+    patterns = [
+        path(f"<path:object_id>/{action.key}/", view(action), name=name(action))
+        for action in BUTTONS
+    ]
+    silence = path("<path:object_id>/silence/<str:kind>/", view(SILENCE), name=name(SILENCE))
+    return [*patterns, silence]
+
+
+def name(action: Action) -> str:
+    return f"runlease_runlease_{action.key}"
+
+
+def url(lease_admin: RunLeaseAdmin, action: Action, lease: Any, *more: str) -> str:
+    return lease_admin.link(f"runlease_{action.key}", lease.pk, *more)
+
+
+def buttons(lease_admin: RunLeaseAdmin, request: HttpRequest, lease: Any) -> list[dict[str, Any]]:
+    """Those that make sense for *lease*, and that the reader may use."""
+    return [
+        {"url": url(lease_admin, action, lease), "label": action.label, "danger": action.danger}
+        for action in BUTTONS
+        if action.may(request) and action.applies(lease)
+    ]
+
+
+def _confirm(
+    lease_admin: RunLeaseAdmin, action: Action, request: HttpRequest, object_id: str, kind: str
+) -> HttpResponse:
+    if not (action.may(request) and lease_admin.has_view_permission(request)):
+        raise PermissionDenied
+    lease = lease_admin.get_object(request, unquote(object_id))
+    if lease is None or (kind and kind not in AlertKind.values):
+        raise Http404
+    back = lease_admin.link("runlease_change", lease.pk)
+    if not action.applies(lease):
+        messages.info(request, _("There is nothing to do any more."))
+        return HttpResponseRedirect(back)
+    if request.method == "POST":
+        form = action.form(request.POST)
+        if form.is_valid() and _perform(lease_admin, action, request, lease, kind, form):
+            return HttpResponseRedirect(back)
+    else:
+        form = action.form(initial={"generation": lease.generation})
+    context = {
+        **lease_admin.page_context(request, lease),
+        "title": f"{action.label}: {lease.name}",
+        "name": lease.name,
+        "action": action,
+        "back": back,
+        "form": form,
+        "effects": action.effects(lease),
+        "facts": holder_facts(lease) if action is BREAK else [],
+        "alerts": _about(lease_admin.alias, lease.name, kind),
+    }
+    return TemplateResponse(request, "runlease/admin/confirm.html", context)
+
+
+def _perform(
+    lease_admin: RunLeaseAdmin,
+    action: Action,
+    request: HttpRequest,
+    lease: Any,
+    kind: str,
+    form: Any,
+) -> bool:
+    """Whether it was done; if not, the form says why."""
+    by = request.user.get_username()
+    order = Order(lease=lease, alias=lease_admin.alias, by=by, given=form.cleaned_data, kind=kind)
+    try:
+        said = action.perform(order)
+    except Blocked as error:
+        form.add_error(None, str(error))
+        if action is BREAK and order.given["generation"] == lease.generation:
+            form.offer_force()
+        return False
+    except RunLeaseError as error:
+        form.add_error(None, str(error))
+        return False
+    lease_admin.log_change(request, lease, said)
+    messages.success(request, f"{lease.name}: {said}")
+    return True
+
+
+def _about(alias: str, lease_name: str, kind: str) -> list[Any]:
+    """The alert that is to be silenced."""
+    alerts = open_alerts(alias, [lease_name]).get(lease_name, []) if kind else []
+    return [alert for alert in alerts if alert["kind"] == kind]

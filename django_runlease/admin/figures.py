@@ -1,0 +1,220 @@
+"""What the pages show of many leases, read in as many queries for thirty as for three."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import Case, F, Q, QuerySet, Value, When
+from django.db.models.functions import Coalesce
+
+from ..alerts import LATE_SHARE
+from ..clock import Epoch, Now
+from ..history import Row
+from ..models import Alert, Outcome, Run, RunLease, Severity, State
+from ..search import Filters, newest_keys_of_each
+from ..situation import FAILURES
+from ..store import BROKEN
+
+SAMPLE = 100
+"""How many of the newest runs the rate of success and the durations are told from. Not those of a
+period: a job that ticks each second would have half a million in a week, and a monthly one none."""
+
+SPARKS = 30
+"""How many of them are drawn."""
+
+DECLINES = 60
+"""How many of the newest declined ticks are looked at, to mark those between the runs drawn."""
+
+ENDED = tuple(value for value in Outcome.values if value not in ("declined", "running"))
+RUNS = Filters(outcomes=(*ENDED, Outcome.RUNNING.value), bypasses=False)
+TICKS = Filters(outcomes=(Outcome.DECLINED.value,))
+
+_COLUMNS = ("pk", "start", "end", "outcome", "holder", "reason", "took_over_from")
+
+STALLED = "stalled"
+"""The view of a lease that is held, and was not renewed for most of its ttl."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One run, or declined tick, as charts draw it; instants in epoch seconds."""
+
+    start: float
+    end: float
+    """Now, for a run that goes on."""
+    outcome: str
+    pk: int = 0
+    holder: str = ""
+    reason: str = ""
+    took_over_from: str = ""
+
+    @property
+    def length(self) -> float:
+        return max(self.end - self.start, 0.0)
+
+    @property
+    def event(self) -> str:
+        """What happened to the lease with it: ``takeover``, ``break`` or nothing."""
+        if self.outcome == Outcome.LOST and self.reason.startswith(BROKEN):
+            return "break"
+        return "takeover" if self.took_over_from else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recent:
+    """The newest runs of a lease, the oldest of them first, and what they come to."""
+
+    runs: tuple[Bar, ...] = ()
+    declines: tuple[Bar, ...] = ()
+    alerts: tuple[Row, ...] = field(default=())
+    """The open ones, the worst first."""
+
+    @property
+    def ended(self) -> list[Bar]:
+        return [run for run in self.runs if run.outcome != Outcome.RUNNING]
+
+    @property
+    def last(self) -> Bar | None:
+        return self.ended[-1] if self.ended else None
+
+    @property
+    def success_rate(self) -> float | None:
+        """Of those that succeeded or failed; a run that was terminated did neither."""
+        successes = sum(run.outcome == Outcome.SUCCEEDED for run in self.runs)
+        decided = successes + sum(run.outcome in FAILURES for run in self.runs)
+        return successes / decided if decided else None
+
+    @property
+    def p95(self) -> float | None:
+        return percentile([run.length for run in self.ended], 0.95)
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """As PostgreSQL's ``percentile_cont`` has it."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
+    return below + (above - below) * (place - math.floor(place))
+
+
+def with_view(leases: QuerySet[RunLease]) -> QuerySet[RunLease]:
+    """Annotate each lease with its ``view`` (a state, or ``stalled``) and with its instants as
+    epoch seconds on the database's clock, as which ``now`` is read."""
+    late = Epoch("renewed_at") + Epoch("ttl") * LATE_SHARE
+    view = Case(
+        When(state=State.HELD, heartbeat=True, late_at__lt=F("now"), then=Value(STALLED)),
+        default=F("state"),
+    )
+    stated = leases.with_state()  # type: ignore[attr-defined]
+    instants = {f"{name}_epoch": Epoch(f"{name}_at") for name in ("claimed", "renewed", "expires")}
+    seconds = {"ttl_seconds": Epoch("ttl"), "every_seconds": Epoch("every")}
+    annotated = stated.annotate(
+        now=Epoch(Now()), late_at=late, due=Epoch("not_before"), last_tick_epoch=Epoch("last_tick")
+    )
+    viewed: QuerySet[RunLease] = annotated.annotate(view=view, **instants, **seconds)
+    return viewed
+
+
+def recent(alias: str, names: Iterable[str]) -> dict[str, Recent]:
+    """The newest runs, declined ticks and open alerts of each of *names*, in three queries."""
+    wanted = list(names)
+    runs = _bars(alias, newest_keys_of_each(wanted, RUNS, SAMPLE))
+    declines = _bars(alias, newest_keys_of_each(wanted, TICKS, DECLINES))
+    alerts = open_alerts(alias, wanted)
+    return {
+        name: Recent(
+            runs=tuple(runs.get(name, ())),
+            declines=tuple(declines.get(name, ())),
+            alerts=tuple(alerts.get(name, ())),
+        )
+        for name in wanted
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The runs and declined ticks of a lease that began in a period or still go on, oldest first;
+    of each the newest, if there are too many."""
+
+    runs: tuple[Bar, ...] = ()
+    ticks: tuple[Bar, ...] = ()
+    cut: bool = False
+    """Whether there were too many."""
+
+    @property
+    def ended(self) -> list[Bar]:
+        return [run for run in self.runs if run.outcome != Outcome.RUNNING]
+
+    @property
+    def overlaps(self) -> list[tuple[float, float]]:
+        """When two runs went on at once, which a lease is there to prevent."""
+        found, last = [], -math.inf
+        for run in self.runs:
+            if run.start < min(last, run.end):
+                found.append((run.start, min(last, run.end)))
+            last = max(last, run.end)
+        return found
+
+
+def windows(alias: str, names: Iterable[str], length: timedelta, most: int) -> dict[str, Window]:
+    """What happened to each of *names* in the period of that *length* up to now, in three queries;
+    at most *most* runs of each, and as many declined ticks."""
+    wanted = list(names)
+    runs = _bars(alias, newest_keys_of_each(wanted, replace(RUNS, since=length), most))
+    ticks = _bars(alias, newest_keys_of_each(wanted, replace(TICKS, since=length), most))
+    open_runs = Run.objects.using(alias).filter(lease_name__in=wanted, outcome=Outcome.RUNNING)
+    running = _bars(alias, open_runs.values("pk"))
+    found = {}
+    for name in wanted:
+        own = {run.pk: run for run in [*running.get(name, ()), *runs.get(name, ())]}
+        found[name] = Window(
+            runs=tuple(sorted(own.values(), key=lambda run: (run.start, run.pk))),
+            ticks=tuple(ticks.get(name, ())),
+            cut=max(len(runs.get(name, ())), len(ticks.get(name, ()))) >= most,
+        )
+    return found
+
+
+def _bars(alias: str, keys: Any) -> dict[str, list[Bar]]:
+    found = (
+        Run.objects.using(alias)
+        .filter(pk__in=keys)
+        .annotate(start=Epoch("started_at"), end=Epoch(Coalesce("finished_at", Now())))
+        .order_by("started_at", "id")
+        .values("lease_name", *_COLUMNS)
+    )
+    bars: dict[str, list[Bar]] = {}
+    for row in found:
+        bar = Bar(**{column: row[column] for column in _COLUMNS})
+        bars.setdefault(row["lease_name"], []).append(bar)
+    return bars
+
+
+def open_alerts(alias: str, names: Sequence[str]) -> dict[str, list[Row]]:
+    """The open alerts of *names*, by lease, the worst first; in one query."""
+    alerts: dict[str, list[Row]] = {}
+    for row in _alerts(Alert.objects.using(alias).filter(lease_name__in=names)):
+        alerts.setdefault(row["lease_name"], []).append(row)
+    return alerts
+
+
+def loud_alerts(alias: str, most: int) -> list[Row]:
+    """The first *most* of all open alerts that are not silenced, the worst first."""
+    silent = Q(silenced_until__gt=Now())
+    return _alerts(Alert.objects.using(alias).exclude(silent), most)
+
+
+def _alerts(found: Any, most: int | None = None) -> list[Row]:
+    worst = Case(When(severity=Severity.CRITICAL, then=0), default=1)
+    instants = {"opened": Epoch("opened_at"), "silent": Epoch("silenced_until")}
+    rows = found.filter(resolved_at=None).annotate(now=Epoch(Now()), **instants)
+    return [
+        {**row, "silenced": row["silent"] is not None and row["silent"] > row["now"]}
+        for row in rows.order_by(worst, "opened_at", "pk").values()[:most]
+    ]

@@ -1,0 +1,150 @@
+"""The list of leases: one row for each job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..models import RunLease
+from . import overview, words
+from .actions import SILENCE
+from .base import Bounded, ReadOnly
+from .cells import (
+    against_interval,
+    alert_line,
+    cell,
+    process_line,
+    progress,
+    since,
+    sparkline,
+    success,
+)
+from .confirming import buttons, url, urls
+from .figures import open_alerts, recent, with_view
+from .filters import AlertsFilter, HostFilter, LastOutcomeFilter, ViewFilter
+from .pages import lease_context
+
+
+class Leases(ChangeList):
+    """The leases of one page, each with its newest runs."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        leases = list(self.result_list)
+        found = recent(self.root_queryset.db, [lease.name for lease in leases])
+        for lease in leases:
+            lease.recent = found[lease.name]
+        self.result_list = leases
+
+
+class RunLeaseAdmin(ReadOnly):
+    list_display = ["name_", "state", "holder_", "last", "runs"]
+    list_display_links = ["name_"]
+    list_filter = [ViewFilter, LastOutcomeFilter, HostFilter, AlertsFilter]
+    search_fields = ["name", "holder"]
+    search_help_text = gettext_lazy("Part of a name or of a holder, such as a host")
+    ordering = ["name"]
+    exclude = ["token"]
+    paginator = Bounded
+    list_per_page = 50
+    list_max_show_all = 50
+    # They would count the whole table once for each choice.
+    show_facets = admin.ShowFacets.NEVER
+    change_list_template = "runlease/admin/leases.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[RunLease]:
+        return with_view(super().get_queryset(request))
+
+    def get_urls(self) -> list[URLPattern]:
+        return [*overview.urls(self), *urls(self), *super().get_urls()]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return Leases
+
+    @admin.display(description=gettext_lazy("lease"), ordering="name")
+    def name_(self, lease: Any) -> SafeString:
+        return words.name(lease.name)
+
+    @admin.display(description=gettext_lazy("state"))
+    def state(self, lease: Any) -> SafeString:
+        alerts = [alert_line(alert) for alert in lease.recent.alerts]
+        return cell("", [words.view(lease.view), *since(lease), *alerts])
+
+    @admin.display(description=gettext_lazy("holder"), ordering="holder")
+    def holder_(self, lease: Any) -> SafeString:
+        if lease.token is None:
+            return words.nothing()
+        lines: list[object] = [words.name(lease.holder), *process_line(lease)]
+        if lease.renewed_epoch is not None:
+            renewed = words.when(lease.renewed_epoch, lease.now)
+            lines.append(format_html(_("renewed {}"), renewed))
+        lines.append(_("generation %(number)s") % {"number": lease.generation})
+        return cell(gettext_lazy("Holder"), [*lines, *progress(lease.progress)])
+
+    @admin.display(description=gettext_lazy("last run"))
+    def last(self, lease: Any) -> SafeString:
+        run = lease.recent.last
+        if run is None:
+            return words.nothing()
+        when = words.when(run.end, lease.now)
+        took = _("took %(length)s") % {"length": words.length(run.length)}
+        return cell(gettext_lazy("Last run"), [words.outcome(run.outcome), when, took])
+
+    @admin.display(description=gettext_lazy("recent runs"))
+    def runs(self, lease: Any) -> SafeString:
+        found = lease.recent
+        if not found.runs:
+            return words.nothing()
+        lines: list[object] = [sparkline(found), *success(found)]
+        if found.p95 is not None:
+            lines.append(against_interval(found.p95, lease.every_seconds))
+        return cell(gettext_lazy("Recent runs"), lines)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        context = {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
+        return super().changelist_view(request, context)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The page of one lease."""
+        if request.method != "GET" or not self.has_view_permission(request):
+            raise PermissionDenied
+        lease = self.get_object(request, unquote(object_id))
+        if lease is None:
+            raise Http404
+        alerts = open_alerts(self.alias, [lease.name]).get(lease.name, [])
+        if SILENCE.may(request):
+            alerts = [
+                {**alert, "url": url(self, SILENCE, lease, alert["kind"])} for alert in alerts
+            ]
+        page = lease_context(self, request, lease, alerts)
+        page["actions"] = buttons(self, request, lease)
+        context = {**self.page_context(request, lease), "title": lease.name, **page}
+        return TemplateResponse(request, "runlease/admin/lease.html", context)
+
+    def page_context(self, request: HttpRequest, lease: Any) -> dict[str, Any]:
+        """What the admin's own templates take for a page about *lease*."""
+        request.current_app = self.admin_site.name
+        return {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "original": lease,
+            "media": self.media,
+            "change": True,
+            "is_popup": False,
+            "has_view_permission": True,
+        }

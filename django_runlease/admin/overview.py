@@ -1,0 +1,99 @@
+"""All jobs at a glance: the open alerts, and one lane for each lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
+
+from ..history import Row
+from ..models import RunLease
+from . import pictures, words
+from .base import MOST, Bounded
+from .cells import alert_badge
+from .figures import Window, loud_alerts, windows
+from .periods import PERIODS, chosen
+
+if TYPE_CHECKING:
+    from .leases import RunLeaseAdmin
+
+LANES = 50
+"""How many leases are on a page."""
+
+BARS = 300
+"""How many runs, and how many declined ticks, are drawn of each at most."""
+
+ALERTS = 50
+"""How many alerts are listed."""
+
+
+def urls(lease_admin: RunLeaseAdmin) -> list[URLPattern]:
+    def view(request: HttpRequest) -> HttpResponse:
+        return _overview(lease_admin, request)
+
+    wrapped = lease_admin.admin_site.admin_view(view)
+    return [path("overview/", wrapped, name="runlease_runlease_overview")]
+
+
+def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
+    if not lease_admin.has_view_permission(request):
+        raise PermissionDenied
+    period = chosen(request)
+    length = PERIODS[period][0]
+    leases = lease_admin.get_queryset(request).order_by("name")
+    page = Bounded(leases, LANES).get_page(request.GET.get("p"))
+    shown: list[Any] = list(page.object_list)
+    found = windows(lease_admin.alias, [lease.name for lease in shown], length, BARS)
+    alerts = _alerts(lease_admin)
+    context = {
+        # It stands in the breadcrumbs where the object does elsewhere.
+        **lease_admin.page_context(request, _("Overview")),
+        "title": _("Overview"),
+        "page": page,
+        "pages": page.paginator.get_elided_page_range(page.number),
+        "ellipsis": Paginator.ELLIPSIS,
+        "is_cut": page.paginator.count >= MOST,
+        "most": MOST,
+        "period": period,
+        "periods": [(key, label) for key, (_length, label) in PERIODS.items()],
+        "lanes": [
+            _lane(lease_admin, lease, found[lease.name], length.total_seconds()) for lease in shown
+        ],
+        "alerts": alerts[:ALERTS],
+        "more_alerts": len(alerts) > ALERTS,
+    }
+    return TemplateResponse(request, "runlease/admin/overview.html", context)
+
+
+def _lane(lease_admin: RunLeaseAdmin, lease: Any, window: Window, seconds: float) -> dict[str, Any]:
+    scale = words.scale(lease.now - seconds, lease.now)
+    title = _("Timeline of %(name)s") % {"name": lease.name}
+    return {
+        "name": lease.name,
+        "url": lease_admin.link("runlease_change", lease.pk),
+        "state": words.view(lease.view),
+        "holder": lease.holder if lease.token is not None else "",
+        "timeline": pictures.timeline(window, scale, key=f"lane-{lease.pk}", title=title),
+        "summary": pictures.summary(window),
+        "is_cut": window.cut,
+    }
+
+
+def _alerts(lease_admin: RunLeaseAdmin) -> list[Row]:
+    """The open ones that are not silenced, the worst first, and one more than are listed."""
+    alias = lease_admin.alias
+    alerts = loud_alerts(alias, ALERTS + 1)
+    names = [alert["lease_name"] for alert in alerts]
+    keys = dict(RunLease.objects.using(alias).filter(name__in=names).values_list("name", "pk"))
+    for alert in alerts:
+        key = keys.get(alert["lease_name"])
+        # The lease may have been removed.
+        alert["url"] = "" if key is None else lease_admin.link("runlease_change", key)
+        alert["badge"] = alert_badge(alert)
+        alert["since"] = words.when(alert["opened"], alert["now"])
+    return alerts

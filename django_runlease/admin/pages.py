@@ -1,0 +1,207 @@
+"""What the page of one lease shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.http import Http404, HttpRequest
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+
+from .. import card, history
+from ..clock import utc
+from ..history import Row
+from ..models import RunLease
+from ..statistics import statistics
+from . import pictures, words
+from .base import ReadOnly
+from .cells import alert_badge, expiry, progress
+from .figures import Window, windows
+from .periods import PERIODS, chosen
+
+MOST = 1_000
+"""How many runs, and how many declined ticks, are drawn at most."""
+
+TABLE = 200
+"""How many of them stand in the table beside a picture."""
+
+EFFECTS = 20
+ENTRIES = 10
+
+
+def lease_context(
+    site: ReadOnly, request: HttpRequest, lease: Any, alerts: list[Row]
+) -> dict[str, Any]:
+    """All that the template takes, besides what the admin gives to each."""
+    alias = lease._state.db
+    period = chosen(request)
+    length = PERIODS[period][0]
+    now = lease.now
+    since = utc(now - length.total_seconds())
+    window = windows(alias, [lease.name], length, MOST)[lease.name]
+    found = statistics(alias, lease.name, since=since)
+    known = _known(lease)
+    scale = words.scale(now - length.total_seconds(), now)
+    uncertain = known["uncertain_effects"]
+    return {
+        "lease": lease,
+        "state": words.view(lease.view),
+        "alerts": [_alert(alert) for alert in alerts],
+        "facts": list(_holder(lease, known)),
+        "job": list(_job(lease, known)),
+        "period": period,
+        "periods": [(key, label) for key, (_length, label) in PERIODS.items()],
+        "summary": pictures.summary(window),
+        "timeline": pictures.timeline(
+            window, scale, key="timeline", title=_("What happened, from left to right")
+        ),
+        "trend": pictures.trend(window, scale, found, key="trend") if window.ended else "",
+        "figures": list(_figures(found)),
+        "rows": table(site, window),
+        "window": window,
+        "most": MOST,
+        "table_length": TABLE,
+        "uncertain": _uncertain(lease.name, alias) if uncertain else [],
+        "uncertain_count": uncertain,
+        "entries": _entries(lease),
+        "runs_url": _runs_of(site, lease.name),
+    }
+
+
+def holder_facts(lease: Any) -> list[tuple[str, object]]:
+    """What is known of who holds the lease, by label; nothing if nobody does."""
+    return list(_holder(lease, _known(lease))) if lease.token is not None else []
+
+
+def _known(lease: Any) -> Row:
+    alias = lease._state.db
+    row = history.lease(lease.name, alias)
+    if row is None:
+        raise Http404
+    return card.card(row, alias)
+
+
+def _runs_of(site: ReadOnly, name: str) -> str:
+    return f"{site.link('run_changelist')}?{urlencode({'lease': name})}"
+
+
+def _holder(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
+    if lease.token is None:
+        return
+    yield _("Holder"), words.name(lease.holder)
+    yield _("Host"), words.name(lease.host)
+    yield from _process(known)
+    if lease.claimed_epoch is not None:
+        yield _("Since"), _both(lease.claimed_epoch, lease.now)
+    yield _("Expiry"), expiry(lease)
+    if lease.renewed_epoch is not None:
+        renewed = words.when(lease.renewed_epoch, lease.now)
+        by_hand = _("{}, by the job itself: it has no heartbeat")
+        yield _("Renewed"), renewed if lease.heartbeat else format_html(by_hand, renewed)
+    lines = list(progress(lease.progress))
+    if lines:
+        left = known["estimated_left"]
+        if left is not None:
+            lines.append(format_html(_("about {} left"), words.age(left)))
+        yield _("Progress"), words.lines(lines)
+
+
+def _process(known: Row) -> Iterator[tuple[str, object]]:
+    process = known["holder_process"]
+    if not isinstance(process, Mapping) or not isinstance(process.get("pid"), int):
+        return
+    text = str(process["pid"])
+    if known["process_gone"]:
+        yield _("Process"), words.badge("lost", _("%(pid)s, which is gone") % {"pid": text})
+        return
+    if known["process_age"] is not None:
+        facts = {"pid": text, "length": words.age(known["process_age"])}
+        text = _("%(pid)s, started %(length)s ago") % facts
+    yield _("Process"), text
+    if isinstance(process.get("group"), int):
+        yield _("Runs"), _("a program, process group %(group)s") % {"group": process["group"]}
+    else:
+        yield _("Runs"), _("a function or command in that process")
+
+
+def _job(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
+    if lease.paused:
+        yield _("Paused by"), words.name(lease.paused_by)
+        yield _("Reason"), words.name(lease.paused_reason) if lease.paused_reason else ""
+    yield _("Generation"), lease.generation
+    for label, seconds in (
+        (_("Interval"), lease.every_seconds),
+        (_("Lasts without renewal"), lease.ttl_seconds),
+    ):
+        yield label, words.length(seconds) if seconds is not None else words.nothing()
+    if lease.due is not None and lease.due > lease.now:
+        yield _("Not before"), _both(lease.due, lease.now)
+    if lease.token is None and lease.claimed_epoch is not None:
+        yield _("Last start"), _both(lease.claimed_epoch, lease.now)
+    if lease.last_tick_epoch is not None:
+        yield _("Last tick"), _both(lease.last_tick_epoch, lease.now)
+    if known["declines_since_start"]:
+        yield _("Declined since the last start"), known["declines_since_start"]
+
+
+def _both(epoch: float, now: float) -> object:
+    return words.lines([words.at(epoch), words.ago(now - epoch)])
+
+
+def _figures(found: Row) -> Iterator[tuple[str, list[str]]]:
+    """The rows of the table of lengths: least, half, 95 of 100, and most."""
+    for label, key in (
+        (_("Duration"), "duration"),
+        (_("Wait for the lease"), "waited"),
+        (_("Start after the tick"), "lag"),
+    ):
+        values = [found[key][name] for name in ("min", "median", "p95", "max")]
+        if any(value is not None for value in values):
+            yield label, [words.length(value) for value in values]
+    if found["every"]:
+        shares = [found["share"][name] for name in ("min", "median", "p95", "max")]
+        if any(share is not None for share in shares):
+            yield _("Share of the interval"), [words.percent(share) for share in shares]
+
+
+def table(site: ReadOnly, window: Window) -> list[dict[str, Any]]:
+    """The rows of the table beside the picture, the newest first."""
+    bars = sorted([*window.runs, *window.ticks], key=lambda bar: (-bar.start, -bar.pk))
+    return [
+        {
+            "url": site.link("run_change", bar.pk),
+            "outcome": words.outcome(bar.outcome),
+            "start": words.at(bar.start),
+            "length": "" if bar.outcome == "declined" else words.length(bar.length),
+            "holder": bar.holder,
+            "reason": bar.reason,
+            "took_over_from": bar.took_over_from,
+        }
+        for bar in bars[:TABLE]
+    ]
+
+
+def _alert(alert: Row) -> Row:
+    silence = ""
+    if alert["silenced"]:
+        until = words.at(alert["silent"])
+        silence = format_html(_("silenced until {} by {}"), until, words.name(alert["silenced_by"]))
+    since = words.when(alert["opened"], alert["now"])
+    return {**alert, "badge": alert_badge(alert), "since": since, "silence": silence}
+
+
+def _uncertain(name: str, alias: str) -> list[Row]:
+    rows = history.effects(alias, name, uncertain=True, limit=EFFECTS)
+    return [{**row, "key": ", ".join(map(str, row["key"]))} for row in rows]
+
+
+def _entries(lease: RunLease) -> list[LogEntry]:
+    """What operators did to the lease in the admin, the newest first."""
+    entries = LogEntry.objects.filter(
+        content_type=ContentType.objects.get_for_model(RunLease), object_id=str(lease.pk)
+    )
+    return list(entries.select_related("user")[:ENTRIES])

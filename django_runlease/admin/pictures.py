@@ -1,0 +1,129 @@
+"""What happened in a period, as pictures with their words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..history import Row
+from ..models import Outcome
+from . import charts, words
+from .figures import Bar, Window
+
+PIXEL = 1 / 1_000
+"""Of the width of a timeline."""
+
+
+def timeline(window: Window, scale: charts.Scale, *, key: str, title: str) -> SafeString:
+    """The lane of one lease."""
+    return charts.timeline(
+        scale,
+        [*_merged([mark(run) for run in window.runs], scale)],
+        [tick.start for tick in window.ticks],
+        window.overlaps,
+        key=key,
+        title=title,
+        says=summary(window),
+    )
+
+
+def summary(window: Window) -> str:
+    """How many runs there were, how they ended, and what was odd."""
+    return ", ".join(_parts(window))
+
+
+def _parts(window: Window) -> Iterator[str]:
+    runs = window.runs
+    yield ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)}
+    for value, label in Outcome.choices:
+        count = sum(run.outcome == value for run in runs)
+        if count:
+            yield f"{count} {label}"
+    yield from _counted(window)
+
+
+def _counted(window: Window) -> Iterator[str]:
+    ticks, overlaps = len(window.ticks), len(window.overlaps)
+    takeovers = sum(bool(run.took_over_from) for run in window.runs)
+    breaks = sum(run.event == "break" for run in window.runs)
+    for count, text in (
+        (ticks, ngettext("%(count)s declined tick", "%(count)s declined ticks", ticks)),
+        (takeovers, ngettext("%(count)s takeover", "%(count)s takeovers", takeovers)),
+        (breaks, ngettext("%(count)s break", "%(count)s breaks", breaks)),
+        (overlaps, ngettext("%(count)s overlap", "%(count)s overlaps", overlaps)),
+    ):
+        if count:
+            yield text % {"count": count}
+
+
+def mark(run: Bar) -> charts.Mark:
+    return charts.Mark(
+        start=run.start, end=run.end, tone=words.tone(run.outcome), says=note(run), event=run.event
+    )
+
+
+def _merged(marks: Sequence[charts.Mark], scale: charts.Scale) -> Iterator[charts.Mark]:
+    """Those that nobody could tell apart as one: of the same colour, with less than a pixel between
+    them, and without a takeover or a break."""
+    gap = (scale.until - scale.since) * PIXEL
+    group: list[charts.Mark] = []
+    for each in marks:
+        if group and not _are_one(group[-1], each, gap):
+            yield _one(group)
+            group = []
+        group.append(each)
+    if group:
+        yield _one(group)
+
+
+def _are_one(last: charts.Mark, each: charts.Mark, gap: float) -> bool:
+    alike = last.tone == each.tone and not last.event and not each.event
+    return alike and 0 <= each.start - last.end < gap
+
+
+def _one(group: list[charts.Mark]) -> charts.Mark:
+    if len(group) == 1:
+        return group[0]
+    start, end = group[0].start, group[-1].end
+    facts = {"count": len(group), "start": words.exact(start), "end": words.exact(end)}
+    says = _("%(count)s runs from %(start)s to %(end)s") % facts
+    return replace(group[0], end=end, says=says)
+
+
+def note(run: Bar) -> str:
+    """One run in a line."""
+    parts = [
+        str(dict(Outcome.choices).get(run.outcome, run.outcome)),
+        words.exact(run.start),
+        words.length(run.length),
+        run.holder,
+        run.reason,
+    ]
+    if run.took_over_from:
+        parts.append(_("took over from %(holder)s") % {"holder": run.took_over_from})
+    return ", ".join(part for part in parts if part)
+
+
+def trend(window: Window, scale: charts.Scale, found: Row, *, key: str) -> SafeString:
+    """How long the runs took, with the median, the 95th percentile and the interval."""
+    levels = [
+        charts.Level(length=length, label=f"{label} {words.length(length)}", anchor=anchor)
+        for label, length, anchor in (
+            (_("half within"), found["duration"]["median"], "start"),
+            (_("95% within"), found["duration"]["p95"], "end"),
+            (_("every"), found["every"], "middle"),
+        )
+        if length
+    ]
+    return charts.trend(
+        scale,
+        [mark(run) for run in window.ended],
+        levels,
+        key=key,
+        title=_("How long the runs took"),
+        says=", ".join(level.label for level in levels),
+    )

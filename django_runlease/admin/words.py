@@ -1,0 +1,164 @@
+"""Words of the pages: states, lengths of time, instants in the reader's zone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.utils import formats, timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext
+
+from ..clock import utc
+from ..models import AlertKind, Outcome, Severity, State
+from ..terms import short
+from .charts import Scale, icon
+from .figures import STALLED
+
+DAY = 86_400
+
+VIEWS = {**dict(State.choices), STALLED: gettext_lazy("not renewed")}
+"""What the views of a lease are called."""
+
+TONES = {
+    State.HELD.value: "active",
+    State.FREE.value: "quiet",
+    State.EXPIRED.value: "bad",
+    State.PAUSED.value: "warn",
+    STALLED: "bad",
+    Outcome.RUNNING.value: "active",
+    Outcome.SUCCEEDED.value: "good",
+    Outcome.DECLINED.value: "quiet",
+    Outcome.TERMINATED.value: "warn",
+    Severity.WARNING.value: "warn",
+    Severity.CRITICAL.value: "bad",
+}
+"""Which colour goes with a word; failures have that of what is bad."""
+
+
+def tone(word: str) -> str:
+    return TONES.get(word, "bad")
+
+
+def badge(word: str, label: object) -> SafeString:
+    """*label* with the icon and in the colour of *word*."""
+    return format_html(
+        '<span class="runlease-badge runlease-{}">{} {}</span>', tone(word), icon(word), label
+    )
+
+
+def view(word: str) -> SafeString:
+    return badge(word, VIEWS.get(word, word))
+
+
+def outcome(word: str) -> SafeString:
+    return badge(word, dict(Outcome.choices).get(word, word))
+
+
+def kind(word: str) -> str:
+    """What a kind of alert is called."""
+    return str(dict(AlertKind.choices).get(word, word))
+
+
+def length(seconds: float | None) -> str:
+    """A length of time, to the second from one minute on."""
+    return "" if seconds is None else short(max(seconds, 0.0))
+
+
+def age(seconds: float) -> str:
+    """As :func:`length`, in whole seconds."""
+    return short(int(abs(seconds)))
+
+
+def ago(seconds: float) -> str:
+    if abs(seconds) < 1:
+        return _("just now")
+    if seconds < 0:
+        return _("in %(length)s") % {"length": age(seconds)}
+    return _("%(length)s ago") % {"length": age(seconds)}
+
+
+def exact(epoch: float | None) -> str:
+    """An instant to the second, in the reader's zone, which is named."""
+    instant = utc(epoch)
+    if instant is None:
+        return ""
+    return str(formats.date_format(local(instant), "Y-m-d H:i:s T"))
+
+
+def local(instant: datetime) -> datetime:
+    """*instant* in the reader's zone; the ends of the calendar stay in theirs."""
+    try:
+        return timezone.localtime(instant)
+    except OverflowError:
+        return instant
+
+
+def when(epoch: float | None, now: float) -> SafeString:
+    """How long ago, with the exact instant on hover."""
+    if epoch is None:
+        return SafeString("")
+    return _time(epoch, ago(now - epoch), exact(epoch))
+
+
+def at(epoch: float | None) -> SafeString:
+    """The exact instant."""
+    return SafeString("") if epoch is None else _time(epoch, exact(epoch), "")
+
+
+def _time(epoch: float, text: str, title: str) -> SafeString:
+    hint = format_html(' title="{}"', title) if title else ""
+    iso = utc(epoch).isoformat()  # type: ignore[union-attr]
+    return format_html('<time datetime="{}"{}>{}</time>', iso, hint, text)
+
+
+def percent(share: float | None) -> str:
+    """*share* of 1 as a percentage that is 100 only if all of it is meant."""
+    if share is None:
+        return ""
+    return pgettext("a share", "%(number)s%%") % {"number": int(share * 100 + 1e-9)}
+
+
+def name(text: object) -> SafeString:
+    """A name from elsewhere, whatever its direction of writing."""
+    return format_html('<bdi class="runlease-name">{}</bdi>', text)
+
+
+def fill(text: str, *parts: object) -> SafeString:
+    """A translated *text* with its ``{}`` filled in."""
+    return format_html(text, *parts)
+
+
+def lines(parts: Iterable[object]) -> SafeString:
+    """One under the other."""
+    return format_html_join("", '<span class="runlease-line">{}</span>', ((x,) for x in parts))
+
+
+def nothing() -> SafeString:
+    return format_html('<span class="runlease-none" title="{}">{}</span>', _("none"), "\N{EN DASH}")
+
+
+_STEPS = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY, 2 * DAY, 7 * DAY, 14 * DAY)
+
+
+def scale(since: float, until: float) -> Scale:
+    """A period with at most seven labels, at whole hours or days of the reader's zone."""
+    start, span = utc(since), until - since
+    step = next((step for step in _STEPS if span / step <= 7), span)
+    offset = local(start).utcoffset().total_seconds() if start is not None else 0  # type: ignore[union-attr]
+    first = math.ceil((since + offset) / step) * step - offset
+    shape = "H:i" if step < DAY else "j M"
+    count = int((until - first) // step) + 1
+    instants = [first + step * n for n in range(count)]
+    ticks = [
+        (at, formats.date_format(local(instant), shape)) for at in instants if (instant := utc(at))
+    ]
+    return Scale(since=since, until=until, ticks=ticks)
+
+
+def _label(epoch: float, shape: str) -> str:
+    instant = utc(epoch)
+    return "" if instant is None else str(formats.date_format(local(instant), shape))

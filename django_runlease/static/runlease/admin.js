@@ -1,0 +1,91 @@
+// Counts down what expires, and refreshes the page every few seconds. Everything works without it.
+(() => {
+  "use strict";
+  const PERIOD = 5000;
+  const KEY = "runlease.refresh";
+
+  function shown(seconds) {
+    const whole = Math.max(0, Math.floor(seconds));
+    const units = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
+    const parts = [];
+    let rest = whole;
+    for (const [unit, size] of units) {
+      const count = Math.floor(rest / size);
+      rest %= size;
+      if (count || parts.length) parts.push([count, unit]);
+    }
+    const text = parts.slice(0, 2).filter(([count]) => count).map(([count, unit]) => count + unit);
+    return text.join(" ") || "0s";
+  }
+
+  const ends = new WeakMap();
+
+  function countDown() {
+    const now = performance.now() / 1000;
+    for (const element of document.querySelectorAll("[data-runlease-left]")) {
+      if (!ends.has(element)) ends.set(element, now + Number(element.dataset.runleaseLeft));
+      const left = ends.get(element) - now;
+      element.textContent = shown(left);
+      const bar = element.parentElement.querySelector("[data-runlease-of]");
+      if (bar) {
+        const share = Math.min(1, Math.max(0, left / Number(bar.dataset.runleaseOf)));
+        bar.querySelector(".runlease-fill").setAttribute("width", `${100 * share}%`);
+      }
+    }
+  }
+
+  const controls = document.querySelector("[data-runlease-controls]");
+  const parts = () => document.querySelectorAll("[data-runlease-refresh]");
+  let busy = false;
+  let paused = sessionStorage.getItem(KEY) === "off";
+
+  function tell(failed) {
+    const button = controls.querySelector("[data-runlease-toggle]");
+    const state = controls.querySelector("[data-runlease-state]");
+    button.textContent = paused ? button.dataset.runleaseResume : button.dataset.runleasePause;
+    button.setAttribute("aria-pressed", String(paused));
+    const { runleaseOn, runleaseOff, runleaseFailed } = state.dataset;
+    state.textContent = paused ? runleaseOff : failed ? runleaseFailed : runleaseOn;
+  }
+
+  // What is open, or has the focus, must not be taken away from under the reader.
+  function isInUse(part) {
+    return part.contains(document.activeElement) || part.querySelector("details[open]");
+  }
+
+  async function refresh() {
+    if (paused || busy || document.hidden) return;
+    busy = true;
+    try {
+      const answer = await fetch(location.href, { credentials: "same-origin" });
+      if (!answer.ok || answer.redirected) throw new Error(answer.statusText);
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (paused) return;
+      for (const part of parts()) {
+        const name = CSS.escape(part.dataset.runleaseRefresh);
+        const fresh = page.querySelector(`[data-runlease-refresh="${name}"]`);
+        if (fresh && !isInUse(part)) part.replaceWith(document.adoptNode(fresh));
+      }
+      countDown();
+      tell(false);
+    } catch {
+      tell(true);
+    } finally {
+      busy = false;
+    }
+  }
+
+  countDown();
+  setInterval(countDown, 1000);
+  if (controls && parts().length) {
+    controls.hidden = false;
+    controls.querySelector("[data-runlease-toggle]").addEventListener("click", () => {
+      paused = !paused;
+      sessionStorage.setItem(KEY, paused ? "off" : "on");
+      tell(false);
+      refresh();
+    });
+    tell(false);
+    setInterval(refresh, PERIOD);
+  }
+})();

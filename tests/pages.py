@@ -1,0 +1,50 @@
+"""Pages as a browser gets them: what they say, and that a strict policy lets all of it through."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+HOSTILE = "<script>alert('x')</script> \"q\" & \u202egnp.exe \N{RECEIPT} " + "w" * 100
+"""A name of a job, and other text from elsewhere, that wants to be more than text."""
+
+
+class Page(HTMLParser):
+    """The text of a page, and what in it a Content-Security-Policy without 'unsafe-inline' and
+    'nonce' refuses."""
+
+    def __init__(self, response: Any) -> None:
+        super().__init__()
+        assert response.status_code == 200, response
+        self.html = response.content.decode()
+        self.words: list[str] = []
+        self.refused: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(self.html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append((tag, found))
+        inline = tag == "style" or (tag == "script" and "src" not in found)
+        if inline and found.get("type") != "application/json":
+            self.refused.append(tag)
+        self.refused += [key for key in found if key == "style" or key.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
+        return [
+            found
+            for name, found in self.tags
+            if name == tag and all(found.get(key) == value for key, value in attributes.items())
+        ]
+
+    @property
+    def labels(self) -> list[str]:
+        """What the pictures say to who cannot see them."""
+        return [str(found.get("aria-label", "")) for found in self.all("svg", role="img")]

@@ -1,0 +1,273 @@
+"""What operators may do in the admin: each with a permission, a confirmation, and a record."""
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.urls import reverse
+
+from django_runlease import claim
+from django_runlease.models import Alert, Run, RunLease
+
+from .factories import AlertFactory, RunFactory, RunLeaseFactory
+from .pages import HOSTILE, Page
+from .support import Worker, ago, open_transaction, wait_for
+
+RIGHTS = {
+    "pause": "pause_runlease",
+    "resume": "resume_runlease",
+    "break": "break_runlease",
+    "silence": "silence_alert",
+}
+
+
+def user(client, *rights):
+    """A staff user who may look at leases, and has *rights* besides."""
+    one = get_user_model().objects.create_user("ada", is_staff=True)
+    codenames = ["view_runlease", *rights]
+    one.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client.force_login(one)
+    return client
+
+
+@pytest.fixture
+def ops(client):
+    return user(client, *RIGHTS.values())
+
+
+def address(lease, action=None):
+    if action is None:
+        return reverse("admin:runlease_runlease_change", args=[lease.pk])
+    kind = ["failing"] if action == "silence" else []
+    return reverse(f"admin:runlease_runlease_{action}", args=[lease.pk, *kind])
+
+
+def buttons(client, lease):
+    links = Page(client.get(address(lease))).all("a")
+    shown = {action for action in RIGHTS for a in links if a["href"] == address(lease, action)}
+    return sorted(shown)
+
+
+def do(client, lease, action, **given):
+    """Confirm, and see the page of the lease that follows."""
+    response = client.post(address(lease, action), given)
+    if response.status_code == 200:
+        return Page(response)
+    assert response.url == address(lease)
+    return Page(client.get(response.url))
+
+
+def in_trouble():
+    AlertFactory(lease_name="job", kind="failing")
+    return RunLeaseFactory(name="job", held=True, generation=7)
+
+
+@pytest.mark.django_db
+def test_who_may_only_look_sees_no_buttons_and_can_do_nothing(client):
+    lease = in_trouble()
+    user(client)
+    assert buttons(client, lease) == []
+    for action in RIGHTS:
+        assert client.get(address(lease, action)).status_code == 403
+        assert client.post(address(lease, action), {"reason": "x"}).status_code == 403
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("action", RIGHTS)
+def test_each_action_has_a_permission_of_its_own(client, action):
+    lease = in_trouble()
+    user(client, RIGHTS[action])
+    RunLease.objects.update(paused=action == "resume")
+    assert buttons(client, lease) == [action]
+    for other in RIGHTS:
+        expected = 200 if other == action else 403
+        assert client.get(address(lease, other)).status_code == expected
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("action", RIGHTS)
+def test_an_action_is_of_no_use_without_the_right_to_look(client, action):
+    lease = in_trouble()
+    user(client, RIGHTS[action])
+    get_user_model().objects.get().user_permissions.remove(
+        Permission.objects.get(codename="view_runlease")
+    )
+    assert client.get(address(lease, action)).status_code == 403
+
+
+@pytest.mark.django_db
+def test_buttons_are_those_that_make_sense(ops):
+    assert buttons(ops, RunLeaseFactory(name="free")) == ["pause"]
+    assert buttons(ops, RunLeaseFactory(name="held", held=True)) == ["break", "pause"]
+    assert buttons(ops, RunLeaseFactory(name="paused", paused=True)) == ["resume"]
+    assert buttons(ops, RunLeaseFactory(name="later", not_before=ago(-60))) == ["break", "pause"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("action", RIGHTS)
+def test_a_confirmation_is_asked_for_and_looking_at_it_changes_nothing(ops, action):
+    lease = in_trouble()
+    RunLease.objects.update(
+        paused=action == "resume", paused_by="bob" if action == "resume" else ""
+    )
+    before = list(RunLease.objects.values())
+    said = Page(ops.get(address(lease, action)))
+    assert "What will happen" in said.text
+    assert said.all("form", method="post", **{"class": "runlease-form"})
+    assert not said.refused
+    assert list(RunLease.objects.values()) == before
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_post_from_another_site_is_refused(ops):
+    lease = in_trouble()
+    ops.handler.enforce_csrf_checks = True
+    assert ops.post(address(lease, "pause"), {"reason": "x"}).status_code == 403
+    assert not RunLease.objects.get().paused
+
+
+@pytest.mark.django_db
+def test_a_pause_says_who_and_why_and_leaves_the_holder_alone(ops):
+    lease = in_trouble()
+    assert (
+        "elsewhere:4711 goes on until its run ends" in Page(ops.get(address(lease, "pause"))).text
+    )
+    text = do(ops, lease, "pause", reason="provider is down").text
+    after = RunLease.objects.get()
+    assert (after.paused, after.paused_by) == (True, "ada")
+    assert after.paused_reason == "provider is down"
+    assert after.token == lease.token
+    assert "ada : Paused: provider is down" in text
+    entry = LogEntry.objects.get()
+    assert (entry.user.username, entry.object_id) == ("ada", str(lease.pk))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("action", ["pause", "break"])
+def test_a_reason_is_required(ops, action):
+    lease = in_trouble()
+    said = do(ops, lease, action, wait="wait", generation=7)
+    assert "This field is required" in said.text
+    assert not RunLease.objects.get().paused
+    assert RunLease.objects.get().token
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_resume_names_who_paused_and_why_and_lets_the_next_tick_run(ops):
+    lease = RunLeaseFactory(name="job", paused=True, paused_by="bob", paused_reason="no paper")
+    said = Page(ops.get(address(lease, "resume")))
+    assert "It was paused by bob , because: no paper" in said.text
+    do(ops, lease, "resume", reason="")
+    assert not RunLease.objects.get().paused
+    assert LogEntry.objects.get().change_message == "Resumed."
+
+
+@pytest.mark.django_db
+def test_a_break_shows_the_live_holder_and_what_it_does_to_it(ops):
+    lease = in_trouble()
+    text = Page(ops.get(address(lease, "break"))).text
+    assert "elsewhere:4711 holds it now, and renewed it just now" in text
+    assert "The generation rises from 7 to 8" in text
+    assert "Host elsewhere" in text
+    assert "expires in 4m 59s" in text
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("wait", "waits"), [("wait", True), ("now", False)])
+def test_a_break_waits_for_the_ttl_or_not_and_stands_in_the_history(ops, wait, waits):
+    lease = in_trouble()
+    RunFactory(lease_name="job", generation=7, token=lease.token, running=True)
+    text = do(ops, lease, "break", wait=wait, generation=7, reason="web1 is on fire").text
+    after = RunLease.objects.get()
+    assert (after.token, after.generation) == (None, 8)
+    assert (after.not_before is not None) == waits
+    run = Run.objects.get()
+    assert (run.outcome, run.reason) == ("lost", "broken by ada: web1 is on fire")
+    assert "Taken away from elsewhere:4711" in text
+    assert "web1 is on fire" in LogEntry.objects.get().change_message
+
+
+@pytest.mark.django_db
+def test_a_break_that_was_meant_for_another_holder_breaks_nothing(ops):
+    lease = in_trouble()
+    said = do(ops, lease, "break", wait="now", generation=6, reason="x")
+    assert "it changed hands meanwhile" in said.text
+    assert not said.all("input", type="checkbox")
+    assert RunLease.objects.get().token == lease.token
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db
+def test_what_is_done_already_is_not_done_again(ops):
+    lease = RunLeaseFactory(name="job")
+    said = do(ops, lease, "break", wait="now", generation=1, reason="x")
+    assert "There is nothing to do any more" in said.text
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("length", "silent"), [("4", True), ("0", False)])
+def test_an_alert_is_silenced_for_a_time_or_told_again(ops, length, silent):
+    lease = in_trouble()
+    Alert.objects.update(silenced_until=ago(-60), silenced_by="bob")
+    do(ops, lease, "silence", length=length, reason="known")
+    alert = Alert.objects.get()
+    assert (alert.silenced_until is not None) == silent
+    assert alert.silenced_by == ("ada" if silent else "")
+    assert "failing" in LogEntry.objects.get().change_message
+
+
+@pytest.mark.django_db
+def test_a_silence_of_what_has_never_happened_says_so(ops):
+    lease = RunLeaseFactory(name="job")
+    said = do(ops, lease, "silence", length="1")
+    assert "there has been no alert" in said.text
+    other = reverse("admin:runlease_runlease_silence", args=[lease.pk, "nonsense"])
+    assert ops.get(other).status_code == 404
+
+
+@pytest.mark.django_db
+def test_hostile_reasons_stay_text(ops):
+    lease = in_trouble()
+    said = do(ops, lease, "pause", reason=HOSTILE)
+    assert "<script>alert" not in said.html
+    assert said.text.count(HOSTILE) >= 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_holder_whose_lease_is_broken_is_told(ops):
+    with Worker(60) as worker:
+        lease = RunLease.objects.get(name="job")
+        do(ops, lease, "break", wait="now", generation=lease.generation, reason="it hangs")
+        wait_for(lambda: worker.ask("held.lost.is_set()") == "True")
+        assert worker.ask("held.lost_reason") == "broken"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_after_a_pause_the_next_claim_declines(ops):
+    lease = RunLeaseFactory(name="job")
+    do(ops, lease, "pause", reason="x")
+    assert claim("job").reason == "paused"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_break_names_what_keeps_it_waiting_and_offers_to_end_it(ops):
+    lease = in_trouble()
+    given = {"wait": "now", "generation": 7, "reason": "x"}
+    lock = "SELECT 1 FROM runlease_runlease WHERE name = 'job' FOR UPDATE"
+    with open_transaction(lock):
+        said = do(ops, lease, "break", **given)
+    assert "its row is locked by process" in said.text
+    assert said.all("input", type="checkbox", name="force")
+    assert RunLease.objects.get().token == lease.token
+
+
+@pytest.mark.django_db(transaction=True)
+def test_actions_work_where_each_request_is_a_transaction(ops, monkeypatch):
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    lease = in_trouble()
+    do(ops, lease, "pause", reason="x")
+    assert RunLease.objects.get().paused

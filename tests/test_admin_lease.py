@@ -1,0 +1,233 @@
+"""The page of one lease in the admin: its holder, what happened, and how long it took."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from django_runlease.admin import charts, pictures, words
+from django_runlease.admin.figures import Bar, Window
+from django_runlease.holder import this_process
+from django_runlease.models import Effect
+
+from .factories import AlertFactory, RunFactory, RunLeaseFactory
+from .pages import HOSTILE, Page
+from .support import ago
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ops(client):
+    client.force_login(get_user_model().objects.create_superuser("ops"))
+    return client
+
+
+def page(client, lease, **query):
+    return Page(client.get(reverse("admin:runlease_runlease_change", args=[lease.pk]), query))
+
+
+def ran(length=10, *, age=3600, **fields):
+    times = {"started_at": ago(age), "finished_at": ago(age - length)}
+    return RunFactory(**{"lease_name": "job", **times, **fields})
+
+
+def test_the_card_tells_who_holds_it_where_since_when_and_what_it_does(ops):
+    lease = RunLeaseFactory(
+        name="job",
+        held=True,
+        host=this_process().host,
+        holder="here:1",
+        holder_process={**this_process().process, "group": 77},
+        claimed_at=ago(75),
+        every=timedelta(hours=1),
+        progress={"done": 1, "total": 4, "message": "invoice 9"},
+    )
+    text = page(ops, lease).text
+    for said in (
+        *("Holder here:1", f"Host {this_process().host}", "1m 15s ago", "expires in 4m 59s"),
+        *("process group 77", "25%, 1 of 4 done", "invoice 9", "Interval 1h", "Generation 1"),
+        f"Process {this_process().process['pid']}, started",
+    ):
+        assert said in text
+
+
+def test_a_function_is_told_from_a_program_and_a_renewal_by_hand_from_a_heartbeat(ops):
+    text = page(ops, RunLeaseFactory(name="job", held=True, heartbeat=False)).text
+    assert "a function or command in that process" in text
+    assert "by the job itself: it has no heartbeat" in text
+
+
+def test_a_free_lease_has_no_holder_and_says_when_it_was_last_started_and_may_be_next(ops):
+    lease = RunLeaseFactory(
+        name="job",
+        claimed_at=ago(3600),
+        not_before=ago(-90.5),
+        last_tick=ago(3600),
+        paused=True,
+        paused_by="ada",
+        paused_reason="no paper",
+    )
+    said = page(ops, lease)
+    assert not said.all("section", **{"aria-labelledby": "runlease-holder"})
+    for words_ in ("Paused by ada", "no paper", "Last start", "Last tick", "in 1m 30s"):
+        assert words_ in said.text
+
+
+def test_a_timeline_draws_runs_by_outcome_declined_ticks_takeovers_and_breaks(ops):
+    lease = RunLeaseFactory(name="job")
+    ran(3600, age=6 * 3600)
+    ran(600, age=4 * 3600, outcome="lost", reason="broken by ada")
+    ran(600, age=2 * 3600, took_over_from="web1:7", outcome="terminated")
+    ran(age=3600, declined=True)
+    ran(age=3600, trigger="bypass")
+    ran(age=86_400 + 3600)
+    said = page(ops, lease)
+    assert (
+        "3 runs, 1 succeeded, 1 lost, 1 terminated, 1 declined tick, 1 takeover, 1 break"
+        in said.text
+    )
+    (green,) = (
+        bar
+        for bar in said.all("rect", **{"class": "runlease-fill runlease-good"})
+        if bar["height"] == str(charts.LANE_HEIGHT)
+    )
+    assert float(green["x"].rstrip("%")) == pytest.approx(75, abs=0.1)
+    assert float(green["width"].rstrip("%")) == pytest.approx(100 / 24, abs=0.1)
+
+
+def test_a_run_that_goes_on_is_drawn_however_long_ago_it_began(ops):
+    lease = RunLeaseFactory(name="job", held=True)
+    ran(age=3 * 86_400, outcome="running", finished_at=None)
+    assert "1 run, 1 running" in page(ops, lease, within="1h").text
+
+
+def test_two_runs_at_once_stand_out():
+    def bar(start, end):
+        return Bar(start=start, end=end, outcome="succeeded")
+
+    window = Window(runs=(bar(0, 10), bar(4, 6), bar(10, 12), bar(11, 15)))
+    assert window.overlaps == [(4, 6), (11, 12)]
+    assert not Window(runs=(bar(0, 10), bar(10, 20))).overlaps
+
+
+def test_a_picture_has_a_title_a_description_and_a_table(ops):
+    lease = RunLeaseFactory(name="job", every=timedelta(seconds=40))
+    for n in range(1, 4):
+        ran(10 * n, age=3600 * n, waited=timedelta(seconds=n), reason="because")
+    said = page(ops, lease)
+    pictures = [found for found in said.all("svg", role="img") if "aria-labelledby" in found]
+    assert len(pictures) == 2
+    for found in pictures:
+        for key in ("aria-labelledby", "aria-describedby"):
+            assert f'id="{found[key]}"' in said.html
+    assert "Duration 10s 20s 29s 30s" in said.text
+    assert "Wait for the lease 1s 2s 2.9s 3s" in said.text
+    assert "Share of the interval 25% 50% 72% 75%" in said.text
+    assert said.text.count("because") >= 3
+
+
+@pytest.mark.parametrize(
+    ("within", "expected"), [("1h", 1), ("24h", 2), ("7d", 3), ("30d", 4), ("x", 2), (None, 2)]
+)
+def test_the_period_can_be_chosen(ops, within, expected):
+    lease = RunLeaseFactory(name="job")
+    for hours in (0.5, 20, 6 * 24, 29 * 24, 31 * 24):
+        ran(age=hours * 3600)
+    query = {} if within is None else {"within": within}
+    assert f"{expected} run" in page(ops, lease, **query).text
+
+
+def test_labels_of_time_stand_at_whole_hours_and_days_of_the_readers_zone():
+    noon = 1_796_040_000.0  # 2026-11-30 12:00 UTC
+    with timezone.override("Asia/Kolkata"):  # UTC+5:30
+        labels = [label for _, label in words.scale(noon - 86_400, noon).ticks]
+        assert labels == ["18:00", "00:00", "06:00", "12:00"]
+        days = [label for _, label in words.scale(noon - 7 * 86_400, noon).ticks]
+        assert days == ["24 Nov", "25 Nov", "26 Nov", "27 Nov", "28 Nov", "29 Nov", "30 Nov"]
+
+
+def test_alerts_say_what_to_do_and_effects_what_to_look_at(ops):
+    lease = RunLeaseFactory(name="job")
+    AlertFactory(lease_name="job", message="it hangs", remedy="look at it", silenced_until=ago(-90))
+    Effect.objects.create(
+        lease_name="job",
+        kind="charge",
+        key='["order", 7]',
+        state="started",
+        generation=1,
+        idempotency_key="11111111-1111-1111-1111-111111111111",
+        started_at=timezone.now(),
+    )
+    text = page(ops, lease).text
+    for said in ("it hangs", "Look at it", "silenced until", "1 action outside", "order, 7"):
+        assert said in text
+
+
+def test_many_runs_take_as_many_queries_as_few_and_are_cut(ops, monkeypatch):
+    monkeypatch.setattr("django_runlease.admin.pages.MOST", 5)
+    lease = RunLeaseFactory(name="job")
+    ran()
+
+    def queries():
+        with CaptureQueriesContext(connection) as captured:
+            said = page(ops, lease)
+        return len(captured), "Only the 5 newest are drawn" in said.text
+
+    few, cut = queries()
+    assert not cut
+    for n in range(20):
+        ran(age=3600 - n)
+        ran(age=3600 - n, declined=True)
+    assert queries() == (few, True)
+
+
+def test_hostile_text_stays_text_and_nothing_is_inline(ops):
+    name = HOSTILE[:150].strip()
+    lease = RunLeaseFactory(
+        name=name,
+        held=True,
+        holder=HOSTILE,
+        host=HOSTILE,
+        paused=True,
+        paused_by=HOSTILE,
+        paused_reason=HOSTILE,
+        progress={"message": HOSTILE},
+    )
+    fields = dict.fromkeys(("reason", "holder", "took_over_from"), HOSTILE)
+    ran(lease_name=name, **fields)
+    AlertFactory(lease_name=name, message=HOSTILE, remedy=HOSTILE)
+    said = page(ops, lease)
+    assert "<script>alert" not in said.html
+    assert HOSTILE in said.text
+    assert not said.refused
+    assert re.search(r"<bdi>.*script", said.html)
+
+
+def test_an_unknown_lease_is_not_found(ops):
+    for key in ("4711", "x", "_"):
+        address = reverse("admin:runlease_runlease_change", args=[key])
+        assert ops.get(address).status_code == 404
+
+
+def test_runs_that_nobody_could_tell_apart_are_drawn_as_one_and_others_are_not():
+    def bar(start, end, **more):
+        return Bar(start=start, end=end, **{"outcome": "succeeded", **more})
+
+    def drawn(*bars):
+        scale = charts.Scale(since=0, until=100_000)
+        html = pictures.timeline(Window(runs=bars), scale, key="x", title="x")
+        return html.count('height="26"') - 1, html
+
+    count, html = drawn(bar(0, 50), bar(60, 90), bar(100, 150))
+    assert count == 1
+    assert "3 runs from" in html
+    assert drawn(bar(0, 50), bar(200, 250))[0] == 2
+    assert drawn(bar(0, 50), bar(60, 90, outcome="failed"))[0] == 2
+    assert drawn(bar(0, 50), bar(60, 90, took_over_from="a"))[0] == 2
+    assert drawn(bar(0, 50), bar(40, 90))[0] == 2, "they overlap"

@@ -1,0 +1,255 @@
+"""The list of leases in the admin: who holds what, for how long yet, and how its runs went."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from django_runlease.admin.figures import percentile, recent
+from django_runlease.models import Alert, RunLease
+
+from .factories import AlertFactory, RunFactory, RunLeaseFactory
+from .pages import HOSTILE, Page
+from .plans import long_history, work
+from .support import ago
+
+__all__ = ["long_history"]
+
+pytestmark = pytest.mark.django_db
+
+ADDRESS = reverse("admin:runlease_runlease_changelist")
+
+
+@pytest.fixture
+def ops(client):
+    client.force_login(get_user_model().objects.create_superuser("ops"))
+    return client
+
+
+def page(client, **query):
+    return Page(client.get(ADDRESS, query))
+
+
+def names(client, **query):
+    found = re.findall(r'<bdi class="runlease-name">(job-\w+)</bdi>', page(client, **query).html)
+    return sorted({name.removeprefix("job-") for name in found})
+
+
+def ran(length=1, *, age=3600, name="job", **fields):
+    times = {"started_at": ago(age), "finished_at": ago(age - length)}
+    return RunFactory(lease_name=name, **{**times, **fields})
+
+
+def held(**more):
+    return RunLeaseFactory(
+        **{
+            "name": "job",
+            "held": True,
+            "claimed_at": ago(130),
+            "renewed_at": ago(3),
+            "expires_at": ago(-297.5),
+            **more,
+        }
+    )
+
+
+def test_a_held_lease_says_who_holds_it_for_how_long_and_until_when(ops):
+    held()
+    said = page(ops)
+    for words in ("held for 2m 10s", "elsewhere:4711", "renewed 3s ago", "generation 1"):
+        assert words in said.text
+    assert re.search(r"expires in 4m 5[67]s", said.text)
+    (bar,) = said.all("rect", height="6", rx="2")[1:]
+    assert 98 < float(bar["width"].rstrip("%")) < 100
+
+
+def test_a_process_is_named_where_the_holder_does_not_name_it(ops):
+    held(holder="the night shift")
+    assert "process 4711 on elsewhere" in page(ops).text
+
+
+def test_progress_is_a_bar_with_its_message(ops):
+    held(progress={"done": 3, "total": 4, "message": "invoice 1036"})
+    said = page(ops)
+    assert "75%, 3 of 4 done" in said.text
+    assert "75%, 3 of 4 done" in said.labels
+    assert "invoice 1036" in said.text
+
+
+@pytest.mark.parametrize(
+    "progress", [7, [], "x", {"done": -1, "total": 0}, {"done": {}, "total": [1]}, {"done": 1e400}]
+)
+def test_progress_that_makes_no_sense_is_no_error(ops, progress):
+    held()
+    RunLease.objects.update(progress=progress if progress != {"done": 1e400} else {"done": 10**400})
+    assert "held for" in page(ops).text
+
+
+def test_a_paused_lease_says_why_and_an_expired_one_since_when(ops):
+    RunLeaseFactory(name="job-p", paused=True, paused_reason="provider is down")
+    held(name="job-e", expires_at=ago(61))
+    text = page(ops).text
+    assert "paused provider is down" in text
+    assert "expired 1m 1s ago" in text
+    assert "held for" not in text
+
+
+def test_a_lease_that_is_held_but_not_renewed_stands_out(ops):
+    held(name="job-late", renewed_at=ago(250))
+    held(name="job-hand", renewed_at=ago(250), heartbeat=False)
+    assert page(ops).text.count("not renewed") == 2, "its badge, and the filter"
+    assert names(ops, state="stalled") == ["late"]
+    assert names(ops, state="held") == ["hand"]
+
+
+def test_the_last_run_is_the_newest_that_ended_and_was_one(ops):
+    RunLeaseFactory(name="job")
+    ran(outcome="failed", age=500, length=20)
+    ran(age=400, trigger="bypass")
+    ran(age=300, declined=True)
+    ran(age=200, outcome="running", finished_at=None)
+    text = page(ops).text
+    assert "failed 8m ago took 20s" in text
+    assert "0% of 1 run succeeded" in text
+
+
+def test_success_and_duration_are_those_of_the_last_runs_against_the_interval(ops):
+    RunLeaseFactory(name="job", every=timedelta(seconds=100))
+    for n in range(1, 5):
+        ran(length=30 * n, age=10_000 - n, outcome="lost" if n == 1 else "succeeded")
+    ran(outcome="terminated", age=9_000, length=30)
+    said = page(ops)
+    assert "75% of 4 runs succeeded" in said.text
+    assert "95% within 1m 54s, every 1m 40s" in said.text
+    assert said.all("svg", **{"class": "runlease-bar"})
+    assert said.all("rect", **{"class": "runlease-mark"})[0]["x"] == "80%"
+    assert said.all("rect", **{"class": "runlease-fill runlease-bad"})[-1]["width"] == "100%"
+
+
+def test_percentiles_are_those_of_postgresql():
+    values = [float(n * n % 17) for n in range(23)]
+    with connection.cursor() as cursor:
+        for share in (0.0, 0.5, 0.95, 1.0):
+            sql = "SELECT percentile_cont(%s) WITHIN GROUP (ORDER BY v) FROM unnest(%s) AS v"
+            cursor.execute(sql, [share, values])
+            assert percentile(values, share) == pytest.approx(cursor.fetchone()[0])
+    assert percentile([], 0.5) is None
+
+
+def test_thirty_durations_are_drawn_with_the_declined_ticks_between_them(ops):
+    RunLeaseFactory(name="job")
+    for n in range(40):
+        ran(age=4000 - 100 * n, outcome="failed" if n == 39 else "succeeded")
+    ran(age=3950, declined=True)
+    ran(age=150, declined=True)
+    ran(age=149, declined=True)
+    said = page(ops)
+    assert "30 runs, 29 succeeded, 2 declined ticks" in said.labels
+    assert len(said.all("rect", **{"class": "runlease-tick"})) == 1
+
+
+def test_open_alerts_are_named_and_silenced_ones_say_so(ops):
+    RunLeaseFactory(name="job")
+    AlertFactory(lease_name="job", kind="failing", severity="critical", message="3 in a row")
+    AlertFactory(lease_name="job", kind="overrun", silenced_until=ago(-60))
+    AlertFactory(lease_name="job", kind="ghost", resolved_at=ago(1))
+    said = page(ops)
+    assert "failing overrun (silenced)" in said.text
+    assert said.all("span", title="3 in a row")
+    assert "ghost" not in said.text
+
+
+@pytest.fixture
+def various(db):
+    held(name="job-a", host="web1")
+    ran(name="job-a", outcome="failed", age=900)
+    ran(name="job-a", age=800)
+    held(name="job-b", host="web2", holder="web2:7", expires_at=ago(5))
+    ran(name="job-b", outcome="failed", age=900)
+    ran(name="job-b", age=800, declined=True)
+    ran(name="job-b", age=700, trigger="bypass")
+    RunLeaseFactory(name="job-c", paused=True)
+    RunLeaseFactory(name="job-d", host="web1")
+    AlertFactory(lease_name="job-c")
+    AlertFactory(lease_name="job-d", resolved_at=ago(1))
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"state": "held"}, "a"),
+        ({"state": "expired"}, "b"),
+        ({"state": "paused"}, "c"),
+        ({"state": "free"}, "d"),
+        ({"state": "<x>"}, "abcd"),
+        ({"outcome": "succeeded"}, "a"),
+        ({"outcome": "failed"}, "b"),
+        ({"outcome": "lost"}, ""),
+        ({"outcome": "declined"}, "abcd"),
+        ({"host": "web1"}, "a"),
+        ({"host": "nowhere"}, ""),
+        ({"alerts": "open"}, "c"),
+        ({"alerts": "none"}, "abd"),
+        ({"q": "job-c"}, "c"),
+        ({"q": "web2"}, "b"),
+        ({"q": "web2", "state": "held"}, ""),
+    ],
+)
+def test_filters_and_the_search_find_leases(ops, various, query, expected):
+    found = names(ops, **query)
+    assert found == list(expected)
+
+
+def test_thirty_leases_take_as_many_queries_as_three(ops, various):
+    def queries():
+        with CaptureQueriesContext(connection) as captured:
+            page(ops)
+        return len(captured)
+
+    few = queries()
+    for n in range(30):
+        held(name=f"job-{n}", progress={"done": 1, "total": 2})
+        ran(name=f"job-{n}")
+        ran(name=f"job-{n}", declined=True)
+        AlertFactory(lease_name=f"job-{n}")
+    assert queries() == few <= 10
+
+
+def test_a_long_history_is_read_by_indexes(ops, long_history):
+    for n in range(20):
+        RunLeaseFactory(name=f"job-{n}")
+    plan, in_vain = work(lambda: recent("default", [f"job-{n}" for n in range(20)]))
+    assert "Seq Scan on runlease_run" not in plan
+    assert in_vain < 100
+
+
+def test_hostile_text_stays_text_and_nothing_is_inline(ops):
+    held(
+        name=HOSTILE[:150].strip(),
+        holder=HOSTILE,
+        host=HOSTILE,
+        paused=True,
+        paused_reason=HOSTILE,
+        progress={"done": 1, "total": 2, "message": HOSTILE},
+    )
+    Alert.objects.all().delete()
+    AlertFactory(lease_name=HOSTILE[:150].strip(), message=HOSTILE)
+    said = page(ops)
+    assert "<script>alert" not in said.html
+    assert HOSTILE in said.text
+    assert not said.refused
+
+
+def test_instants_are_told_in_the_zone_of_the_reader(ops):
+    RunLeaseFactory(name="job")
+    run = ran(age=3600)
+    run.refresh_from_db()
+    with timezone.override("Asia/Tokyo"):
+        expected = timezone.localtime(run.finished_at).strftime("%Y-%m-%d %H:%M:%S JST")
+        said = page(ops)
+    assert said.all("time", title=expected)

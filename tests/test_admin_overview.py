@@ -1,0 +1,131 @@
+"""The overview in the admin: the open alerts, and the timelines of all jobs under each other."""
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_runlease.admin import overview
+
+from .factories import AlertFactory, RunFactory, RunLeaseFactory
+from .pages import HOSTILE, Page
+from .support import ago
+
+pytestmark = pytest.mark.django_db
+
+ADDRESS = reverse("admin:runlease_runlease_overview")
+
+
+@pytest.fixture
+def ops(client):
+    client.force_login(get_user_model().objects.create_superuser("ops"))
+    return client
+
+
+def page(client, **query):
+    return Page(client.get(ADDRESS, query))
+
+
+def test_every_job_has_a_lane_with_its_state_and_what_happened(ops):
+    RunLeaseFactory(name="billing", held=True)
+    RunLeaseFactory(name="reports")
+    RunFactory(lease_name="billing", running=True)
+    RunFactory(lease_name="reports", outcome="failed")
+    RunFactory(lease_name="reports", declined=True)
+    said = page(ops)
+    assert "billing held elsewhere:4711 " in said.text
+    assert "1 run, 1 running" in said.text
+    assert "reports free " in said.text
+    assert "1 run, 1 failed, 1 declined tick" in said.text
+    assert len(said.all("svg", **{"class": "runlease-timeline"})) == 2
+    assert "Timeline of billing" in said.text
+
+
+def test_open_alerts_that_are_not_silenced_come_first_the_worst_of_them_on_top(ops):
+    lease = RunLeaseFactory(name="billing")
+    AlertFactory(lease_name="billing", kind="overrun", opened_at=ago(500))
+    AlertFactory(lease_name="removed", kind="failing", severity="critical", message="3 in a row")
+    AlertFactory(lease_name="billing", kind="ghost", silenced_until=ago(-60))
+    AlertFactory(lease_name="billing", kind="lost", resolved_at=ago(1))
+    said = page(ops)
+    assert said.text.index("failing removed : 3 in a row") < said.text.index("overrun billing")
+    assert "8m 20s ago" in said.text
+    assert "ghost" not in said.text
+    assert said.all("a", href=reverse("admin:runlease_runlease_change", args=[lease.pk]))
+
+
+def test_without_alerts_or_jobs_it_says_so(ops):
+    text = page(ops).text
+    assert "None, as of the last check" in text
+    assert "No job has run yet" in text
+
+
+def test_thirty_jobs_take_as_many_queries_as_three(ops):
+    def add(count, start):
+        for n in range(start, start + count):
+            RunLeaseFactory(name=f"job-{n}", held=True)
+            RunFactory(lease_name=f"job-{n}")
+            AlertFactory(lease_name=f"job-{n}")
+
+    def queries():
+        with CaptureQueriesContext(connection) as captured:
+            page(ops)
+        return len(captured)
+
+    add(3, 0)
+    few = queries()
+    add(27, 3)
+    assert queries() == few <= 10
+
+
+def test_more_jobs_than_a_page_holds_are_on_the_next_one(ops, monkeypatch):
+    monkeypatch.setattr(overview, "LANES", 2)
+    for n in range(3):
+        RunLeaseFactory(name=f"job-{n}")
+    assert "job-0" in page(ops).text
+    assert "job-2" not in page(ops).text
+    last = page(ops, p="2", within="7d")
+    assert "job-2" in last.text
+    assert "job-0" not in last.text
+    assert last.all("a", href="?within=7d&p=1")
+    assert "job-2" in page(ops, p="99").text
+
+
+def test_more_runs_and_alerts_than_are_shown_are_mentioned(ops, monkeypatch):
+    monkeypatch.setattr(overview, "BARS", 2)
+    monkeypatch.setattr(overview, "ALERTS", 1)
+    RunLeaseFactory(name="job")
+    RunFactory.create_batch(3, lease_name="job")
+    for kind in ("failing", "overrun"):
+        AlertFactory(lease_name="job", kind=kind)
+    text = page(ops).text
+    assert "Only the newest are drawn" in text
+    assert "There are more" in text
+
+
+def test_who_may_not_look_does_not(client):
+    user = get_user_model().objects.create_user("ada", is_staff=True)
+    client.force_login(user)
+    assert client.get(ADDRESS).status_code == 403
+    user.user_permissions.add(Permission.objects.get(codename="view_runlease"))
+    assert client.get(ADDRESS).status_code == 200
+
+
+def test_the_list_of_leases_leads_to_it_and_it_to_the_leases(ops):
+    lease = RunLeaseFactory(name="job")
+    leases = Page(ops.get(reverse("admin:runlease_runlease_changelist")))
+    assert leases.all("a", href=ADDRESS)
+    assert page(ops).all("a", href=reverse("admin:runlease_runlease_change", args=[lease.pk]))
+
+
+def test_hostile_text_stays_text_and_nothing_is_inline(ops):
+    name = HOSTILE[:150].strip()
+    RunLeaseFactory(name=name, held=True, holder=HOSTILE)
+    RunFactory(lease_name=name, reason=HOSTILE, outcome="lost")
+    AlertFactory(lease_name=name, message=HOSTILE)
+    said = page(ops)
+    assert "<script>alert" not in said.html
+    assert HOSTILE in said.text
+    assert not said.refused
