@@ -48,6 +48,7 @@ What one process does, from top to bottom; each module imports only from those b
     card          all that is known of one lease and its holder
     statistics    what the history comes to, for people
     history       reads for people and programs;  search: which runs, and the indexes for them
+    log           one record an event: receivers of signals, the events for your code
     situation     what the rules of the alerts look at;  thresholds: when they apply
     tallies       what runs come to, of those that are there and those that were counted before
     models        the rows: RunLease, and Run, its history
