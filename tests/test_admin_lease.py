@@ -57,6 +57,12 @@ def test_the_card_tells_who_holds_it_where_since_when_and_what_it_does(ops):
         assert said in text
 
 
+def test_a_process_that_is_seen_to_be_gone_is_told(ops):
+    process = {**this_process().process, "start": 1}
+    lease = RunLeaseFactory(name="job", held=True, host=this_process().host, holder_process=process)
+    assert f"Process {process['pid']}, which is gone" in page(ops, lease).text
+
+
 def test_a_function_is_told_from_a_program_and_a_renewal_by_hand_from_a_heartbeat(ops):
     text = page(ops, RunLeaseFactory(name="job", held=True, heartbeat=False)).text
     assert "a function or command in that process" in text

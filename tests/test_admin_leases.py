@@ -131,6 +131,14 @@ def test_success_and_duration_are_those_of_the_last_runs_against_the_interval(op
     assert said.all("rect", **{"class": "runlease-fill runlease-bad"})[-1]["width"] == "100%"
 
 
+@pytest.mark.parametrize(("length", "tone"), [(79, "good"), (81, "warn"), (101, "bad")])
+def test_the_bar_of_the_duration_warns_from_four_fifths_of_the_interval_on(ops, length, tone):
+    RunLeaseFactory(name="job", every=timedelta(seconds=100))
+    ran(length=length)
+    bars = [bar for bar in page(ops).all("rect", height="6") if "runlease-fill" in bar["class"]]
+    assert [bar["class"] for bar in bars] == [f"runlease-fill runlease-{tone}"]
+
+
 def test_percentiles_are_those_of_postgresql():
     values = [float(n * n % 17) for n in range(23)]
     with connection.cursor() as cursor:

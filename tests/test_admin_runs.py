@@ -90,6 +90,7 @@ def various(db):
         ({"lease": "billing", "within": "24h"}, [2]),
         ({"q": "billing"}, [4, 2, 1]),
         ({"q": "billing", "outcome": "failed"}, [2]),
+        ({"q": "rEBILL"}, [4]),
         ({"q": "nothing"}, []),
         ({"o": "-1"}, [4, 3, 2, 1]),
     ],

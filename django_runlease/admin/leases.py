@@ -138,7 +138,6 @@ class RunLeaseAdmin(ReadOnly):
 
     def page_context(self, request: HttpRequest, lease: Any) -> dict[str, Any]:
         """What the admin's own templates take for a page about *lease*."""
-        request.current_app = self.admin_site.name
         return {
             **self.admin_site.each_context(request),
             "opts": self.opts,
