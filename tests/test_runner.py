@@ -259,17 +259,19 @@ def test_a_signal_between_a_fence_and_its_block_leaves_no_fence_open(where, gene
 
 def test_a_signal_within_a_run_within_a_run_stops_the_outer_one():
     def inner(held):
+        outers[0]._started -= 3600
         time.sleep(30)
         reached.append("the end of the inner job")
 
     def outer(held):
+        outers.append(held)
         wish = Claim(name="inner", terms=resolve({"ttl": 60}))
         job = Job(name="inner", function=inner)
         within.append(runner.run(job, wish, grace=10, own_process=False))
         raise within[0].error
 
-    reached, within = [], []
-    report = run(outer, terms={"ttl": 60, "timeout": 0.5})
+    reached, within, outers = [], [], []
+    report = run(outer, terms={"ttl": 60, "timeout": 3600})
     assert (report.outcome, report.exit_code) == ("timed_out", 124)
     assert report.error is within[0].error
     assert not reached
