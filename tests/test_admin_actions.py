@@ -1,5 +1,7 @@
 """What operators may do in the admin: each with a permission, a confirmation, and a record."""
 
+import re
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
@@ -170,10 +172,10 @@ def test_a_resume_names_who_paused_and_why_and_lets_the_next_tick_run(ops):
 def test_a_break_shows_the_live_holder_and_what_it_does_to_it(ops):
     lease = in_trouble()
     text = Page(ops.get(address(lease, "break"))).text
-    assert "elsewhere:4711 holds it now, and renewed it just now" in text
+    assert "elsewhere:4711 holds it now, and renewed it " in text
     assert "The generation rises from 7 to 8" in text
     assert "Host elsewhere" in text
-    assert "expires in 4m 59s" in text
+    assert re.search(r"expires in 4m [1-5]\ds", text)
 
 
 @pytest.mark.django_db

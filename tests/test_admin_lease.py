@@ -50,11 +50,13 @@ def test_the_card_tells_who_holds_it_where_since_when_and_what_it_does(ops):
     )
     text = page(ops, lease).text
     for said in (
-        *("Holder here:1", f"Host {this_process().host}", "1m 15s ago", "expires in 4m 59s"),
+        *("Holder here:1", f"Host {this_process().host}"),
         *("process group 77", "25%, 1 of 4 done", "invoice 9", "Interval 1h", "Generation 1"),
         f"Process {this_process().process['pid']}, started",
     ):
         assert said in text
+    assert re.search(r"1m [1-5]\ds ago", text)
+    assert re.search(r"expires in 4m [1-5]\ds", text)
 
 
 def test_a_process_that_is_seen_to_be_gone_is_told(ops):
@@ -81,8 +83,9 @@ def test_a_free_lease_has_no_holder_and_says_when_it_was_last_started_and_may_be
     )
     said = page(ops, lease)
     assert not said.all("section", **{"aria-labelledby": "runlease-holder"})
-    for words_ in ("Paused by ada", "no paper", "Last start", "Last tick", "in 1m 30s"):
+    for words_ in ("Paused by ada", "no paper", "Last start", "Last tick"):
         assert words_ in said.text
+    assert re.search(r"in 1m \d+s", said.text)
 
 
 def test_a_timeline_draws_runs_by_outcome_declined_ticks_takeovers_and_breaks(ops):

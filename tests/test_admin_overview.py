@@ -1,5 +1,7 @@
 """The overview in the admin: the open alerts, and the timelines of all jobs under each other."""
 
+import re
+
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
@@ -51,7 +53,7 @@ def test_open_alerts_that_are_not_silenced_come_first_the_worst_of_them_on_top(o
     AlertFactory(lease_name="billing", kind="lost", resolved_at=ago(1))
     said = page(ops)
     assert said.text.index("failing removed : 3 in a row") < said.text.index("overrun billing")
-    assert "8m 20s ago" in said.text
+    assert re.search(r"8m \d+s ago", said.text)
     assert "ghost" not in said.text
     assert said.all("a", href=reverse("admin:runlease_runlease_change", args=[lease.pk]))
 
