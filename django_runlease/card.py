@@ -15,6 +15,7 @@ from .statistics import statistics
 
 RUNS_SHOWN = 10
 DECLINES_SHOWN = 5
+ACTIONS_SHOWN = 5
 
 _RUNS = Filters(
     outcomes=tuple(value for value in Outcome.values if value != Outcome.DECLINED), bypasses=False
@@ -30,8 +31,8 @@ def card(lease: Row, alias: str) -> Row:
     judged on its own host only; ``progress_share``, from 0 to 1; ``estimated_left``, until all is
     done if it goes on as it did on average; open ``alerts``; ``uncertain_effects``, how many;
     ``declines_since_start``, how many since the last claim that was granted; ``statistics`` of the
-    last seven days; the last ``runs``, without declined ticks and bypasses; and the last
-    ``declines``. Null is what cannot be told.
+    last seven days; the last ``runs``, without declined ticks and bypasses; the last ``declines``;
+    and the last ``actions`` of operators. Null is what cannot be told.
     """
     name, share = lease["name"], progress_share(lease["progress"])
     return {
@@ -48,6 +49,7 @@ def card(lease: Row, alias: str) -> Row:
         "statistics": statistics(alias, name),
         "runs": history.runs(alias, name, limit=RUNS_SHOWN, filters=_RUNS),
         "declines": history.runs(alias, name, limit=DECLINES_SHOWN, filters=_DECLINES),
+        "actions": history.actions(alias, name, limit=ACTIONS_SHOWN),
     }
 
 

@@ -31,8 +31,8 @@ from django.db.models.expressions import RawSQL
 
 from .clock import Epoch, Now, Seconds, utc
 from .holder import is_dead
-from .models import Alert, Effect, EffectState, Outcome, Run, RunLease
-from .search import Filters, matching, newest_keys
+from .models import Alert, Effect, EffectState, OperatorAction, Outcome, Run, RunLease
+from .search import Filters, Moment, actions_within, check_period, matching, newest_keys
 
 Row = dict[str, Any]
 
@@ -103,6 +103,31 @@ def declines_since(alias: str, name: str, instant: str | None) -> int:
     if instant is not None:
         found = found.filter(started_at__gt=RawSQL("%s::timestamptz", [instant]))
     return found.count()
+
+
+def actions(
+    alias: str,
+    name: str | None = None,
+    *,
+    limit: int = RUNS_SHOWN,
+    since: Moment | None = None,
+    until: Moment | None = None,
+) -> list[Row]:
+    """The *limit* newest actions of operators, on all leases or on *name*, in one query.
+
+    The newest comes first; with *since* and *until*, of those in that period. Each has its fields;
+    ``detail`` is what :class:`.OperatorAction` says. Raises ValueError for a limit that is not a
+    positive whole number, and for a period that cannot be meant.
+    """
+    limit = _checked(limit)
+    check_period(since, until)
+    found = actions_within(OperatorAction.objects.using(alias), since, until)
+    if name is not None:
+        found = found.filter(lease_name=name)
+    rows = _read(found.order_by("-at", "-pk")[:limit])
+    for row in rows:
+        del row["now"]
+    return [_with_iso(row, OperatorAction) for row in rows]
 
 
 def effects(

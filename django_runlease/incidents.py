@@ -23,7 +23,7 @@ from .alerts import Finding, evaluate
 from .clock import Epoch, Instant, Now, Seconds, utc
 from .exceptions import RunLeaseError
 from .history import Row
-from .models import Alert, Severity
+from .models import ActionKind, Alert, Severity
 from .terms import short
 from .text import printable, storable, summary
 
@@ -309,6 +309,7 @@ def silence(
     alias: str,
     *,
     by: str,
+    reason: str = "",
     until: datetime | None = None,
     length: timedelta | None = None,
 ) -> Row:
@@ -316,34 +317,58 @@ def silence(
     offset) or for a *length* of time; with neither, lift its silence.
 
     It covers the open incident and those that open later, or else those that follow the last one.
-    Returns the incident. Raises ValueError for a moment that has passed, RunLeaseError if there
-    has been no such alert.
+    Who did it and why is written down in the same transaction, unless there was no silence to
+    lift. Returns the incident. Raises ValueError for a moment that has passed or a reason of over
+    500 characters, RunLeaseError if there has been no such alert, Blocked if its row stays locked.
     """
+    is_lifted = until is None and length is None
+    why = store.checked_reason(reason)
     values = {
         "silenced_until": _silent_until(alias, until, length),
-        "silenced_by": storable(by) if until or length else "",
+        "silenced_by": "" if is_lifted else storable(by),
     }
 
-    def write() -> Row | None:
+    def write() -> tuple[Row | None, bool]:
         incidents = Alert.objects.using(alias).filter(lease_name=name, kind=kind)
         newest = incidents.order_by("-opened_at", "-pk").values_list("pk", flat=True)[:1]
-        keys = list(newest)
+        keys = list(newest.select_for_update(no_key=True))
+        before = next(iter(history.incidents(alias, keys)), None)
         incidents.filter(pk__in=keys).update(**values)
-        return next(iter(history.incidents(alias, keys)), None)
+        after = next(iter(history.incidents(alias, keys)), None)
+        if before is None or after is None or (is_lifted and not before["silenced"]):
+            return after, False
+        _note(after, alias, is_lifted=is_lifted, by=by, reason=why)
+        return after, True
 
-    alert = store.in_transaction(alias, write)
+    alert, is_changed = store.unless_blocked(name, alias, write)
     if alert is None:
         raise RunLeaseError(
             f"{name}: there has been no alert {kind!r}; `manage.py runlease check` shows those "
             "that are open"
         )
-    facts = {"lease": name, "kind": kind, "by": by}
+    if is_changed:
+        _log_silence(alert, by=by, reason=reason)
+    return alert
+
+
+def _note(alert: Row, alias: str, *, is_lifted: bool, by: str, reason: str) -> None:
+    detail = {"alert": alert["kind"]}
+    if not is_lifted:
+        detail["until"] = alert["silenced_until"]
+    done = ActionKind.UNSILENCED if is_lifted else ActionKind.SILENCED
+    store.note_action(done, alert["lease_name"], alias, by=by, reason=reason, **detail)
+
+
+def _log_silence(alert: Row, *, by: str, reason: str) -> None:
+    name, kind = alert["lease_name"], alert["kind"]
+    why = f" ({reason})" if reason else ""
+    facts = {"lease": name, "kind": kind, "by": by, "reason": reason}
     if alert["silenced"]:
         facts["until"] = alert["silenced_until"]
-        log.info("alert_silenced", "%s: %s: silenced by %s", name, kind, by, **facts)
+        log.info("alert_silenced", "%s: %s: silenced by %s%s", name, kind, by, why, **facts)
     else:
-        log.info("alert_unsilenced", "%s: %s: no longer silenced, by %s", name, kind, by, **facts)
-    return alert
+        text = "%s: %s: no longer silenced, by %s%s"
+        log.info("alert_unsilenced", text, name, kind, by, why, **facts)
 
 
 def _silent_until(alias: str, until: datetime | None, length: timedelta | None) -> Any:

@@ -12,11 +12,11 @@ run_finished        INFO     generation, holder, run_id, outcome, reason, exit_c
 alert_opened        WARNING  kind, severity, remedy
 alert_resolved      INFO     kind, severity
 lease_paused        INFO     by, reason
-lease_resumed       INFO     by
-lease_broken        WARNING  by, holder
+lease_resumed       INFO     by, reason
+lease_broken        WARNING  by, reason, holder
 lease_removed       INFO     by, generation
-alert_silenced      INFO     kind, by, until
-alert_unsilenced    INFO     kind, by
+alert_silenced      INFO     kind, by, reason, until
+alert_unsilenced    INFO     kind, by, reason
 claim_failed        WARNING  a claim that waits meets an error of the database, and tries again
 claim_in_doubt      WARNING  whether a claim was committed could not be found out
 program_left        WARNING  group: a program has outlived its holder's lease; claims wait for it

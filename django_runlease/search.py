@@ -18,8 +18,10 @@ from typing import Any
 from django.db import connections
 from django.db.models import BigIntegerField, BooleanField, QuerySet
 from django.db.models.expressions import RawSQL
+from django.db.models.functions import Now as StatementNow
 
-from .models import Outcome, Run
+from .clock import Instant, Seconds
+from .models import OperatorAction, Outcome, Run
 from .terms import LONGEST_KEPT, duration
 from .text import nearest
 
@@ -171,6 +173,24 @@ def matching(runs: QuerySet[Run], filters: Filters) -> QuerySet[Run]:
     if filters.outcomes:
         runs = runs.filter(outcome__in=filters.outcomes)
     return runs.filter(RawSQL(*_conditions(filters), output_field=BooleanField()))  # noqa: S611
+
+
+def actions_within(
+    actions: QuerySet[OperatorAction], since: Moment | None, until: Moment | None
+) -> QuerySet[OperatorAction]:
+    """Those of *actions* that were done in that period, its ends included."""
+    if since is not None:
+        actions = actions.filter(at__gte=_bound(since))
+    if until is not None:
+        actions = actions.filter(at__lte=_bound(until))
+    return actions
+
+
+def _bound(moment: Moment) -> Any:
+    # The statement's time, so that it can be the bound of an index.
+    if isinstance(moment, timedelta):
+        return StatementNow() - Seconds(moment)
+    return Instant(moment.timestamp())
 
 
 def _conditions(filters: Filters, outcome: str | None = None) -> tuple[str, list[Any]]:

@@ -1,7 +1,7 @@
 """What an operator may do from the admin: pause, resume, break, and silence an alert.
 
 Each has a permission of its own, and a page that says what will happen; only its form, sent by
-POST, does it. Who did it and why is kept in the admin's log; for a break, in the history too.
+POST, does it. Who did it and why is kept in the history, and in the admin's log.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import incidents, store
-from ..store.operating import REASON_LENGTH
 from . import words
 
 
 class ReasonForm(forms.Form):
     reason = forms.CharField(
         label=gettext_lazy("Why"),
-        max_length=REASON_LENGTH,
+        max_length=store.REASON_LENGTH,
         help_text=gettext_lazy("Others will read it."),
         widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
     )
@@ -146,8 +145,10 @@ def _resume_effects(lease: Any) -> list[object]:
 
 
 def _resume(order: Order) -> str:
-    store.resume(order.lease.name, order.alias, by=order.by)
-    return _with_reason(_("Resumed."), order.given["reason"])
+    reason = order.given["reason"]
+    if not store.resume(order.lease.name, order.alias, by=order.by, reason=reason):
+        return _("It was not paused any more.")
+    return _with_reason(_("Resumed."), reason)
 
 
 def _break_effects(lease: Any) -> list[object]:
@@ -182,7 +183,8 @@ def _break(order: Order) -> str:
     broken = store.break_lease(
         order.lease.name,
         order.alias,
-        by=f"{order.by}: {reason}",
+        by=order.by,
+        reason=reason,
         at_once=order.given["wait"] == "now",
         force=order.given["force"],
         generation=order.given["generation"],
@@ -205,12 +207,14 @@ def _silence_effects(lease: Any) -> list[object]:
 
 
 def _silence(order: Order) -> str:
-    hours = int(order.given["length"])
+    hours, reason = int(order.given["length"]), order.given["reason"]
     length = timedelta(hours=hours) if hours else None
-    incidents.silence(order.lease.name, order.kind, order.alias, by=order.by, length=length)
+    incidents.silence(
+        order.lease.name, order.kind, order.alias, by=order.by, reason=reason, length=length
+    )
     facts = {"kind": words.kind(order.kind), "length": words.length(3600.0 * hours)}
     silenced, told = _("Silenced %(kind)s for %(length)s."), _("%(kind)s is told of again.")
-    return _with_reason((silenced if hours else told) % facts, order.given["reason"])
+    return _with_reason((silenced if hours else told) % facts, reason)
 
 
 def _can_be_broken(lease: Any) -> bool:

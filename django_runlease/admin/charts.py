@@ -166,6 +166,15 @@ class Scale:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Band:
+    """A time that lies behind the runs of a timeline, with what is said of it on hover."""
+
+    start: float
+    end: float
+    says: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Mark:
     """A run in a timeline, with what is said of it on hover."""
 
@@ -182,13 +191,15 @@ def timeline(
     runs: Sequence[Mark],
     ticks: Iterable[float],
     overlaps: Iterable[tuple[float, float]],
+    pauses: Iterable[Band] = (),
     *,
     key: str,
     title: str,
     says: str,
 ) -> SafeString:
-    """One lane: runs as bars, declined ticks as marks below, takeovers and breaks as signs above,
-    and what overlaps on top of all. *key* tells its ids from those of other pictures."""
+    """One lane: pauses as bands behind it, runs as bars, declined ticks as marks below, takeovers
+    and breaks as signs above, and what overlaps on top of all. *key* tells its ids from those of
+    other pictures."""
     bars = format_html_join("", "{}", ((_lane_bar(scale, run),) for run in runs))
     signs = format_html_join(
         "", "{}", ((_sign(scale, run),) for run in runs if run.event or run.tone == "bad")
@@ -208,10 +219,12 @@ def timeline(
             for x, width in [_extent(scale, start, end)]
         ),
     )
+    bands = format_html_join("", "{}", ((_band(scale, pause),) for pause in pauses))
     body = format_html(
-        '<rect class="runlease-lane" y="{}" width="100%" height="{}"/>{}{}{}{}{}',
+        '<rect class="runlease-lane" y="{}" width="100%" height="{}"/>{}{}{}{}{}{}',
         LANE_TOP,
         LANE_HEIGHT,
+        bands,
         _axis(scale, LANE_TOP, LANE_BOTTOM + 12),
         bars,
         declined,
@@ -220,6 +233,19 @@ def timeline(
     )
     height = LANE_BOTTOM + (30 if scale.ticks else 14)
     return _picture("runlease-timeline", height, body, key=key, title=title, says=says)
+
+
+def _band(scale: Scale, pause: Band) -> SafeString:
+    x, width = _extent(scale, pause.start, pause.end)
+    return format_html(
+        '<rect class="runlease-paused" x="{}" y="{}" width="{}" height="{}">'
+        "<title>{}</title></rect>",
+        x,
+        LANE_TOP - 6,
+        width,
+        LANE_HEIGHT + 12,
+        pause.says,
+    )
 
 
 def _lane_bar(scale: Scale, run: Mark) -> SafeString:

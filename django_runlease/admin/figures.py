@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from typing import Any
 
+from django.db import connections
 from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 
 from ..alerts import LATE_SHARE
 from ..clock import Epoch, Now
 from ..history import Row
-from ..models import Alert, Outcome, Run, RunLease, Severity, State
+from ..models import ActionKind, Alert, Outcome, Run, RunLease, Severity, State
 from ..search import Filters, newest_keys_of_each
 from ..situation import FAILURES
 from ..store import BROKEN
@@ -28,6 +31,9 @@ SPARKS = 30
 
 DECLINES = 60
 """How many of the newest declined ticks are looked at, to mark those between the runs drawn."""
+
+PAUSES = 100
+"""How many of the newest pauses and resumes of a lease are looked at."""
 
 ENDED = tuple(value for value in Outcome.values if value not in ("declined", "running"))
 RUNS = Filters(outcomes=(*ENDED, Outcome.RUNNING.value), bypasses=False)
@@ -62,6 +68,22 @@ class Bar:
         if self.outcome == Outcome.LOST and self.reason.startswith(BROKEN):
             return "break"
         return "takeover" if self.took_over_from else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """A time in which claims declined, because somebody said so; instants in epoch seconds."""
+
+    start: float
+    end: float
+    """Now, for one that lasts."""
+    by: str = ""
+    reason: str = ""
+    lasts: bool = False
+
+    @property
+    def length(self) -> float:
+        return max(self.end - self.start, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +166,7 @@ class Window:
 
     runs: tuple[Bar, ...] = ()
     ticks: tuple[Bar, ...] = ()
+    pauses: tuple[Pause, ...] = ()
     cut: bool = False
     """Whether there were too many."""
 
@@ -163,22 +186,64 @@ class Window:
 
 
 def windows(alias: str, names: Iterable[str], length: timedelta, most: int) -> dict[str, Window]:
-    """What happened to each of *names* in the period of that *length* up to now, in three queries;
+    """What happened to each of *names* in the period of that *length* up to now, in four queries;
     at most *most* runs of each, and as many declined ticks."""
     wanted = list(names)
     runs = _bars(alias, newest_keys_of_each(wanted, replace(RUNS, since=length), most))
     ticks = _bars(alias, newest_keys_of_each(wanted, replace(TICKS, since=length), most))
     open_runs = Run.objects.using(alias).filter(lease_name__in=wanted, outcome=Outcome.RUNNING)
     running = _bars(alias, open_runs.values("pk"))
+    pauses = _pauses(alias, wanted, length)
     found = {}
     for name in wanted:
         own = {run.pk: run for run in [*running.get(name, ()), *runs.get(name, ())]}
         found[name] = Window(
             runs=tuple(sorted(own.values(), key=lambda run: (run.start, run.pk))),
             ticks=tuple(ticks.get(name, ())),
+            pauses=pauses.get(name, ()),
             cut=max(len(runs.get(name, ())), len(ticks.get(name, ()))) >= most,
         )
     return found
+
+
+_PAUSES = """
+    SELECT names.name, lease.paused, found.kind, found.by, found.reason,
+           extract(epoch FROM found.at)::double precision,
+           extract(epoch FROM clock_timestamp())::double precision
+      FROM unnest(%s::text[]) AS names (name)
+      LEFT JOIN runlease_runlease AS lease ON lease.name = names.name
+     CROSS JOIN LATERAL (
+        SELECT * FROM runlease_operatoraction AS action
+         WHERE action.lease_name = names.name AND action.kind IN ('paused', 'resumed')
+         ORDER BY action.at DESC, action.id DESC LIMIT %s
+     ) AS found
+     ORDER BY names.name, found.at, found.id
+"""
+
+
+def _pauses(alias: str, names: Sequence[str], length: timedelta) -> dict[str, tuple[Pause, ...]]:
+    """The pauses of each of *names* in that period, the oldest first."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_PAUSES, [list(names), PAUSES])
+        rows = cursor.fetchall()
+    pauses = {}
+    for name, group in groupby(rows, key=itemgetter(0)):
+        actions = list(group)
+        since = actions[0][-1] - length.total_seconds()
+        pauses[name] = tuple(each for each in _spans(actions, since) if each.end >= since)
+    return pauses
+
+
+def _spans(actions: Sequence[Any], since: float) -> Iterator[Pause]:
+    """From each pause to what followed it, or up to now if the lease is still paused."""
+    if actions[0][2] == ActionKind.RESUMED:
+        # What is known does not go back to its beginning.
+        yield Pause(start=since, end=actions[0][5])
+    for action, following in zip_longest(actions, actions[1:]):
+        _name, paused, kind, by, reason, at, now = action
+        if kind == ActionKind.PAUSED and (following or paused):
+            end = following[5] if following else now
+            yield Pause(start=at, end=end, by=by, reason=reason, lasts=following is None)
 
 
 def _bars(alias: str, keys: Any) -> dict[str, list[Bar]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
-from django.contrib.admin.models import LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.http import Http404, HttpRequest
 from django.utils.html import format_html
 from django.utils.http import urlencode
@@ -15,12 +14,13 @@ from django.utils.translation import gettext as _
 from .. import card, history
 from ..clock import utc
 from ..history import Row
-from ..models import RunLease
+from ..models import State
 from ..statistics import statistics
 from . import pictures, words
 from .base import ReadOnly
 from .cells import alert_badge, expiry, progress
-from .figures import Window, windows
+from .figures import Bar, Pause, Window, windows
+from .operators import actions
 from .periods import PERIODS, chosen
 
 MOST = 1_000
@@ -30,7 +30,6 @@ TABLE = 200
 """How many of them stand in the table beside a picture."""
 
 EFFECTS = 20
-ENTRIES = 10
 
 
 def lease_context(
@@ -67,7 +66,7 @@ def lease_context(
         "table_length": TABLE,
         "uncertain": _uncertain(lease.name, alias) if uncertain else [],
         "uncertain_count": uncertain,
-        "entries": _entries(lease),
+        **actions(lease.name, alias),
         "runs_url": _runs_of(site, lease.name),
     }
 
@@ -171,18 +170,33 @@ def _figures(found: Row) -> Iterator[tuple[str, list[str]]]:
 def table(site: ReadOnly, window: Window) -> list[dict[str, Any]]:
     """The rows of the table beside the picture, the newest first."""
     bars = sorted([*window.runs, *window.ticks], key=lambda bar: (-bar.start, -bar.pk))
-    return [
-        {
-            "url": site.link("run_change", bar.pk),
-            "outcome": words.outcome(bar.outcome),
-            "start": words.at(bar.start),
-            "length": "" if bar.outcome == "declined" else words.length(bar.length),
-            "holder": bar.holder,
-            "reason": bar.reason,
-            "took_over_from": bar.took_over_from,
-        }
-        for bar in bars[:TABLE]
-    ]
+    rows = [_run_row(site, bar) for bar in bars[:TABLE]]
+    rows += [_pause_row(pause) for pause in window.pauses]
+    return sorted(rows, key=itemgetter("began"), reverse=True)[:TABLE]
+
+
+def _run_row(site: ReadOnly, bar: Bar) -> dict[str, Any]:
+    return {
+        "url": site.link("run_change", bar.pk),
+        "outcome": words.outcome(bar.outcome),
+        "began": bar.start,
+        "start": words.at(bar.start),
+        "length": "" if bar.outcome == "declined" else words.length(bar.length),
+        "holder": bar.holder,
+        "reason": bar.reason,
+        "took_over_from": bar.took_over_from,
+    }
+
+
+def _pause_row(pause: Pause) -> dict[str, Any]:
+    return {
+        "outcome": words.badge(State.PAUSED, State.PAUSED.label),
+        "began": pause.start,
+        "start": words.at(pause.start),
+        "length": words.length(pause.length),
+        "holder": pause.by,
+        "reason": pause.reason,
+    }
 
 
 def _alert(alert: Row) -> Row:
@@ -197,11 +211,3 @@ def _alert(alert: Row) -> Row:
 def _uncertain(name: str, alias: str) -> list[Row]:
     rows = history.effects(alias, name, uncertain=True, limit=EFFECTS)
     return [{**row, "key": ", ".join(map(str, row["key"]))} for row in rows]
-
-
-def _entries(lease: RunLease) -> list[LogEntry]:
-    """What operators did to the lease in the admin, the newest first."""
-    entries = LogEntry.objects.filter(
-        content_type=ContentType.objects.get_for_model(RunLease), object_id=str(lease.pk)
-    )
-    return list(entries.select_related("user")[:ENTRIES])

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from ..history import Row
 from ..models import Outcome
 from . import charts, words
-from .figures import Bar, Window
+from .figures import Bar, Pause, Window
 
 PIXEL = 1 / 1_000
 """Of the width of a timeline."""
@@ -25,6 +25,7 @@ def timeline(window: Window, scale: charts.Scale, *, key: str, title: str) -> Sa
         [*_merged([mark(run) for run in window.runs], scale)],
         [tick.start for tick in window.ticks],
         window.overlaps,
+        [band(pause) for pause in window.pauses],
         key=key,
         title=title,
         says=summary(window),
@@ -47,7 +48,7 @@ def _parts(window: Window) -> Iterator[str]:
 
 
 def _counted(window: Window) -> Iterator[str]:
-    ticks, overlaps = len(window.ticks), len(window.overlaps)
+    ticks, overlaps, pauses = len(window.ticks), len(window.overlaps), len(window.pauses)
     takeovers = sum(bool(run.took_over_from) for run in window.runs)
     breaks = sum(run.event == "break" for run in window.runs)
     for count, text in (
@@ -55,6 +56,7 @@ def _counted(window: Window) -> Iterator[str]:
         (takeovers, ngettext("%(count)s takeover", "%(count)s takeovers", takeovers)),
         (breaks, ngettext("%(count)s break", "%(count)s breaks", breaks)),
         (overlaps, ngettext("%(count)s overlap", "%(count)s overlaps", overlaps)),
+        (pauses, ngettext("%(count)s pause", "%(count)s pauses", pauses)),
     ):
         if count:
             yield text % {"count": count}
@@ -64,6 +66,18 @@ def mark(run: Bar) -> charts.Mark:
     return charts.Mark(
         start=run.start, end=run.end, tone=words.tone(run.outcome), says=note(run), event=run.event
     )
+
+
+def band(pause: Pause) -> charts.Band:
+    return charts.Band(start=pause.start, end=pause.end, says=_pause_note(pause))
+
+
+def _pause_note(pause: Pause) -> str:
+    """One pause in a line."""
+    facts = {"start": words.exact(pause.start), "end": words.exact(pause.end)}
+    lasts, over = _("paused since %(start)s"), _("paused from %(start)s to %(end)s")
+    parts = [(lasts if pause.lasts else over) % facts, pause.by, pause.reason]
+    return ", ".join(part for part in parts if part)
 
 
 def _merged(marks: Sequence[charts.Mark], scale: charts.Scale) -> Iterator[charts.Mark]:

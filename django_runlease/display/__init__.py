@@ -1,9 +1,11 @@
-"""Leases, runs and effects as people read them.
+"""Leases, runs, effects and what operators did, as people read them.
 
-``leases``, ``runs``, ``figures`` and ``effects`` describe pages, ``page`` fits them into a width,
-and ``plain`` or ``drawn`` (by ``rich``) draws them. ``sentences`` say what an operator did.
+``leases``, ``runs``, ``actions``, ``figures`` and ``effects`` describe pages, ``page`` fits them
+into a width, and ``plain`` or ``drawn`` (by ``rich``) draws them. ``sentences`` say what an
+operator has just done.
 """
 
+from .actions import action_table, history_table
 from .effects import effect_table
 from .figures import statistics_table
 from .leases import lease_page, lease_table
@@ -21,12 +23,14 @@ __all__ = [
     "Column",
     "Page",
     "Table",
+    "action_table",
     "after_break",
     "before_break",
     "cut_end",
     "cut_middle",
     "decline_table",
     "effect_table",
+    "history_table",
     "lease_page",
     "lease_table",
     "moment",

@@ -9,6 +9,7 @@ from ..history import Row
 from ..models import Severity, State
 from ..terms import short
 from ..text import printable
+from .actions import action_table
 from .figures import summary
 from .page import Block, Card, Cell, Column, Page, Table
 from .runs import decline_table, run_table
@@ -39,7 +40,8 @@ def lease_table(leases: Iterable[Row]) -> Page:
 
 
 def lease_page(lease: Row) -> Page:
-    """All that ``card.card`` tells of one lease, labelled, and its last runs and declines."""
+    """All that ``card.card`` tells of one lease, labelled, its last runs and declines, and what
+    operators did last."""
     page: list[Block] = [Card(list(_labelled(lease)))]
     if lease["runs"]:
         page += run_table(lease["runs"], named=False, heading="Last runs")
@@ -47,6 +49,8 @@ def lease_page(lease: Row) -> Page:
         page.append(Cell("No run yet."))
     if lease["declines"]:
         page += decline_table(lease["declines"], heading="Last declines")
+    if lease["actions"]:
+        page += action_table(lease["actions"], named=False, heading="What operators did")
     return page
 
 

@@ -26,7 +26,12 @@ _ROLES = {
 def run_table(runs: Iterable[Row], *, named: bool = True, heading: str = "") -> Page:
     """One line for each run: when, of which lease (if *named*), how it ended, after how long,
     who ran it (or where the declined tick came), and why it ended so."""
-    columns = [
+    rows = [run_line(run, named=named) for run in runs]
+    return [Table(run_columns(named=named), rows, heading)]
+
+
+def run_columns(*, named: bool) -> list[Column]:
+    return [
         Column(title="WHEN (UTC)"),
         *([Column(title="NAME", cut=cut_middle)] if named else []),
         Column(title="OUTCOME"),
@@ -34,17 +39,16 @@ def run_table(runs: Iterable[Row], *, named: bool = True, heading: str = "") -> 
         Column(title="BY", cut=cut_middle),
         Column(title="REASON", cut=cut_end),
     ]
-    rows = [
-        [
-            Cell(brief_moment(run["started_at"])),
-            *([Cell(printable(run["lease_name"]))] if named else []),
-            _outcome(run),
-            Cell("" if run["outcome"] == Outcome.DECLINED else length(run["duration"])),
-            *map(Cell, _by_and_reason(run)),
-        ]
-        for run in runs
+
+
+def run_line(run: Row, *, named: bool) -> list[Cell]:
+    return [
+        Cell(brief_moment(run["started_at"])),
+        *([Cell(printable(run["lease_name"]))] if named else []),
+        _outcome(run),
+        Cell("" if run["outcome"] == Outcome.DECLINED else length(run["duration"])),
+        *map(Cell, _by_and_reason(run)),
     ]
-    return [Table(columns, rows, heading)]
 
 
 def decline_table(declines: Iterable[Row], *, heading: str = "") -> Page:

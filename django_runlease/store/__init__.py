@@ -16,9 +16,11 @@ A lease is vacated when it has expired and no program of its holder is seen to l
 holder and that program are seen to be dead (``holder``), which only their own kernel can see.
 
 Each operation is one short READ COMMITTED transaction: lock the row, then read the database's
-clock, then decide, then write. Decisions are read from the database that takes the writes.
+clock, then decide, then write. Decisions are read from the database that takes the writes. What an
+operator does is written down as an ``OperatorAction``, in the same transaction.
 """
 
+from .actions import REASON_LENGTH, checked_reason, note_action
 from .beats import beat
 from .claims import claim, preview
 from .connection import (
@@ -41,7 +43,7 @@ from .connection import (
 from .counting import count_runs
 from .dead import close_dead_runs
 from .holding import close_run, is_ours_now, note_group, release, renew, why_gone_now
-from .operating import Blocked, Broken, break_lease, pause, remove, resume
+from .operating import Blocked, Broken, break_lease, pause, remove, resume, unless_blocked
 from .pruning import Pruned, prune
 from .records import (
     Answer,
@@ -61,6 +63,7 @@ from .staging import expire
 __all__ = [
     "BROKEN",
     "LOCK_TIMEOUT_MS",
+    "REASON_LENGTH",
     "Answer",
     "Beat",
     "Blocked",
@@ -76,6 +79,7 @@ __all__ = [
     "apart",
     "beat",
     "break_lease",
+    "checked_reason",
     "claim",
     "close_dead_runs",
     "close_run",
@@ -91,6 +95,7 @@ __all__ = [
     "is_in_transaction",
     "is_ours_now",
     "lease_transaction",
+    "note_action",
     "note_group",
     "own_connection",
     "pause",
@@ -105,6 +110,7 @@ __all__ = [
     "sqlstate",
     "takes_queries",
     "tell_closed",
+    "unless_blocked",
     "why_gone_now",
     "write_alias",
 ]

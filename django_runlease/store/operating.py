@@ -1,4 +1,7 @@
-"""What an operator does to a lease: break it, pause it, resume it, remove it."""
+"""What an operator does to a lease: break it, pause it, resume it, remove it.
+
+Whatever changes something leaves an ``OperatorAction``, in the same transaction.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,23 @@ from functools import partial
 from typing import Any, TypeVar
 
 from django.db import OperationalError, connections
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from .. import log
 from ..clock import Epoch, Now
 from ..exceptions import RunLeaseError
-from ..models import Outcome, Run, RunLease
+from ..history import iso
+from ..models import ActionKind, Outcome, Run, RunLease
 from ..terms import short
 from ..text import check_name, storable
 from . import rows, tallying
+from .actions import checked_reason, note_action
 from .connection import in_test_case, in_transaction, is_contention, start_apart
 from .records import Closed
 from .runs import BROKEN, close_all, tell_closed
 
 Result = TypeVar("Result")
 
-REASON_LENGTH = 500
 POLL = 0.05
 """Seconds between two looks at what keeps a break waiting."""
 
@@ -62,38 +66,40 @@ def break_lease(
     alias: str,
     *,
     by: str,
+    reason: str = "",
     at_once: bool = False,
     force: bool = False,
     forget_tick: bool = False,
     generation: int | None = None,
 ) -> Broken:
-    """Take the lease away from its holder, on behalf of *by*.
+    """Take the lease away from its holder, on behalf of *by*, and say why in its Run.
 
     The next claim has to wait until the broken lease would have expired, when its holder has
     stopped; *at_once* gives up that safety. *force* ends the database connections that keep the
     row locked, such as a frozen holder's. *forget_tick* lets the last tick run again. With
     *generation*, only that claim is broken.
 
-    Raises Blocked if the row stays locked for two seconds or another generation holds it,
-    RunLeaseError for an unknown name.
+    Raises ValueError for a reason of over 500 characters, Blocked if the row stays locked for two
+    seconds or another generation holds it, RunLeaseError for an unknown name.
     """
-    work = partial(
-        _break,
-        name,
-        alias,
+    ended: set[int] = set()
+    order = _BreakOrder(
         by=by,
+        reason=checked_reason(reason),
         at_once=at_once,
         forget_tick=forget_tick,
         generation=generation,
+        ended=ended,
     )
+    work = partial(_break, name, alias, order)
     if in_test_case(connections[alias]):
         broken = in_transaction(alias, work)
     else:
-        broken = _break_watched(name, alias, work, force=force)
+        broken = _break_watched(name, alias, work, ended if force else None)
     if broken.was_held:
-        facts = {"lease": name, "by": by, "holder": broken.holder}
-        text = "%s: broken by %s; it was held by %s"
-        log.warning("lease_broken", text, name, by, broken.holder, **facts)
+        facts = {"lease": name, "by": by, "holder": broken.holder, "reason": reason}
+        text = "%s: broken by %s%s; it was held by %s"
+        log.warning("lease_broken", text, name, by, _why(reason), broken.holder, **facts)
     tell_closed(broken.closed, alias)
     return broken
 
@@ -101,23 +107,56 @@ def break_lease(
 def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
     """Make every claim of *name* decline until it is resumed. A running holder goes on.
 
-    Raises ValueError for a bad name or a reason of over 500 characters, Blocked if the row stays
-    locked.
+    A pause of a lease that is paused says anew who and why; one that says the same changes
+    nothing. Raises ValueError for a bad name or a reason of over 500 characters, Blocked if the
+    row stays locked.
     """
     check_name(name)
-    if len(reason) > REASON_LENGTH:
-        raise ValueError(f"the reason of a pause has at most {REASON_LENGTH} characters")
-    _unless_blocked(name, alias, partial(rows.create, name, alias))
-    _update(name, alias, paused=True, paused_by=storable(by), paused_reason=storable(reason))
-    why = f" ({reason})" if reason else ""
-    facts = {"lease": name, "by": by, "reason": reason}
-    log.info("lease_paused", "%s: paused by %s%s", name, by, why, **facts)
+    said = {"paused_by": storable(by), "paused_reason": checked_reason(reason)}
+    unless_blocked(name, alias, partial(rows.create, name, alias))
+    lease = RunLease.objects.using(alias).filter(name=name)
+    another = lease.exclude(paused=True, **said)
+
+    def work() -> bool:
+        changed = another.update(paused=True, **said)
+        return _noted(changed, ActionKind.PAUSED, name, alias, by, said["paused_reason"])
+
+    if unless_blocked(name, alias, work):
+        facts = {"lease": name, "by": by, "reason": reason}
+        log.info("lease_paused", "%s: paused by %s%s", name, by, _why(reason), **facts)
 
 
-def resume(name: str, alias: str, *, by: str) -> None:
-    """Let *name* be claimed again. Raises RunLeaseError for an unknown name."""
-    _update(name, alias, paused=False, paused_by="", paused_reason="")
-    log.info("lease_resumed", "%s: resumed by %s", name, by, lease=name, by=by)
+def resume(name: str, alias: str, *, by: str, reason: str = "") -> bool:
+    """Let *name* be claimed again; return whether it was paused.
+
+    Raises ValueError for a reason of over 500 characters, Blocked if the row stays locked,
+    RunLeaseError for an unknown name.
+    """
+    why = checked_reason(reason)
+    paused = RunLease.objects.using(alias).filter(name=name, paused=True)
+
+    def work() -> bool:
+        changed = paused.update(paused=False, paused_by="", paused_reason="")
+        return _noted(changed, ActionKind.RESUMED, name, alias, by, why)
+
+    was_paused = unless_blocked(name, alias, work)
+    if was_paused:
+        facts = {"lease": name, "by": by, "reason": reason}
+        log.info("lease_resumed", "%s: resumed by %s%s", name, by, _why(reason), **facts)
+    return was_paused
+
+
+def _noted(changed: int, kind: ActionKind, name: str, alias: str, by: str, reason: str) -> bool:
+    """Whether *changed* is a row, and then written down."""
+    if changed:
+        note_action(kind, name, alias, by=by, reason=reason)
+    elif not RunLease.objects.using(alias).filter(name=name).exists():
+        raise _unknown(name)
+    return bool(changed)
+
+
+def _why(reason: str) -> str:
+    return f" ({reason})" if reason else ""
 
 
 def remove(name: str, alias: str, *, by: str, unclaimed_for: timedelta) -> int:
@@ -127,13 +166,13 @@ def remove(name: str, alias: str, *, by: str, unclaimed_for: timedelta) -> int:
     stays until it is pruned. Raises Blocked if the lease is not free, is paused, waits for its
     minimum hold, was claimed since, or its row stays locked; RunLeaseError for an unknown name.
     """
-    generation = _unless_blocked(name, alias, partial(_remove, name, alias, unclaimed_for))
+    generation = unless_blocked(name, alias, partial(_remove, name, alias, by, unclaimed_for))
     facts = {"lease": name, "by": by, "generation": generation}
     log.info("lease_removed", "%s: removed by %s", name, by, **facts)
     return generation
 
 
-def _remove(name: str, alias: str, unclaimed_for: timedelta) -> int:
+def _remove(name: str, alias: str, by: str, unclaimed_for: timedelta) -> int:
     lock = RunLease.objects.using(alias).select_for_update().filter(name=name)
     if not list(lock.values_list("pk")):
         raise _unknown(name)
@@ -145,6 +184,7 @@ def _remove(name: str, alias: str, unclaimed_for: timedelta) -> int:
     generation: int = row["generation"]
     tallying.keep_generation(name, generation, alias)
     lease.delete()
+    note_action(ActionKind.REMOVED, name, alias, by=by, generation=generation)
     return generation
 
 
@@ -168,13 +208,8 @@ def _why_in_use(row: Mapping[str, Any], unclaimed_for: timedelta) -> str | None:
     return None
 
 
-def _update(name: str, alias: str, **values: Any) -> None:
-    rows_of_name = RunLease.objects.using(alias).filter(name=name)
-    if not _unless_blocked(name, alias, lambda: rows_of_name.update(**values)):
-        raise _unknown(name)
-
-
-def _unless_blocked(name: str, alias: str, work: Callable[[], Result]) -> Result:
+def unless_blocked(name: str, alias: str, work: Callable[[], Result]) -> Result:
+    """Call *work* in a lease transaction. Raises Blocked if a row that it changes stays locked."""
     try:
         return in_transaction(alias, work)
     except OperationalError as error:
@@ -187,40 +222,91 @@ def _unknown(name: str) -> RunLeaseError:
     return RunLeaseError(f"there is no lease {name!r}: `manage.py runlease list` shows them all")
 
 
-def _break(
-    name: str, alias: str, *, by: str, at_once: bool, forget_tick: bool, generation: int | None
-) -> Broken:
+@dataclass(frozen=True, kw_only=True)
+class _BreakOrder:
+    by: str
+    reason: str
+    at_once: bool
+    forget_tick: bool
+    generation: int | None
+    ended: set[int]
+    """The backends that had to be ended for it, so far."""
+
+
+def _break(name: str, alias: str, order: _BreakOrder) -> Broken:
     lock = RunLease.objects.using(alias).select_for_update().filter(name=name)
     if not list(lock.values_list("pk")):
         raise _unknown(name)
     lease = RunLease.objects.using(alias).filter(name=name)
-    found = lease.values("token", "holder", "generation", expires=Epoch("expires_at")).get()
-    if generation not in (None, found["generation"]):
+    instants = {"expires": "expires_at", "due": "not_before", "tick": "last_tick"}
+    read = lease.annotate(now=Epoch(Now()), **{key: Epoch(of) for key, of in instants.items()})
+    found = read.values("token", "holder", "generation", "now", *instants).get()
+    if order.generation not in (None, found["generation"]):
         raise Blocked(
             f"{name}: it changed hands meanwhile, so nothing was broken: look again with "
             "`manage.py runlease show`"
         )
-    values: dict[str, Any] = {"last_tick": None} if forget_tick else {}
+    values: dict[str, Any] = {"last_tick": None} if order.forget_tick else {}
     if found["token"] is None:
         lease.update(not_before=None, **values)
-        return Broken(was_held=False, holder="", free_at=None)
+        broken = Broken(was_held=False, holder="", free_at=None)
+    else:
+        broken = _broken(name, alias, lease, found, order, values)
+    _note_break(name, alias, order, found, broken)
+    return broken
+
+
+def _broken(
+    name: str,
+    alias: str,
+    lease: QuerySet[RunLease],
+    found: Mapping[str, Any],
+    order: _BreakOrder,
+    values: Mapping[str, Any],
+) -> Broken:
     lease.update(
         generation=F("generation") + 1,
-        not_before=None if at_once else F("expires_at"),
+        not_before=None if order.at_once else F("expires_at"),
         **rows.FREED,
         **values,
     )
     running = Run.objects.using(alias).filter(lease_name=name, outcome=Outcome.RUNNING)
-    closed = close_all(running, outcome=Outcome.LOST, end=Now(), reason=f"{BROKEN}{by}")
+    why = f": {order.reason}" if order.reason else ""
+    reason = f"{BROKEN}{order.by}{why}"
+    closed = close_all(running, outcome=Outcome.LOST, end=Now(), reason=reason)
     return Broken(
         was_held=True,
         holder=found["holder"],
-        free_at=None if at_once else found["expires"],
+        free_at=None if order.at_once else found["expires"],
         closed=tuple(closed),
     )
 
 
-def _break_watched(name: str, alias: str, work: partial[Broken], *, force: bool) -> Broken:
+def _note_break(
+    name: str, alias: str, order: _BreakOrder, found: Mapping[str, Any], broken: Broken
+) -> None:
+    """Of a free lease only if something was lifted."""
+    was_due_later = found["due"] is not None and found["due"] > found["now"]
+    tick_forgotten = order.forget_tick and found["tick"] is not None
+    if broken.was_held or was_due_later or tick_forgotten:
+        note_action(
+            ActionKind.BROKEN,
+            name,
+            alias,
+            by=order.by,
+            reason=order.reason,
+            was_held=broken.was_held,
+            holder=broken.holder,
+            generation=found["generation"],
+            at_once=broken.free_at is None,
+            free_at=iso(broken.free_at),
+            connections_ended=len(order.ended),
+            tick_forgotten=tick_forgotten,
+        )
+
+
+def _break_watched(name: str, alias: str, work: partial[Broken], ended: set[int] | None) -> Broken:
+    """Do it, and watch what keeps it waiting. With *ended* end that, and add it there."""
     pids: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def tell_and_work() -> Broken:
@@ -238,7 +324,8 @@ def _break_watched(name: str, alias: str, work: partial[Broken], *, force: bool)
         if pid is not None:
             found = _blockers(alias, pid)
             blockers = found or blockers
-            if force:
+            if ended is not None:
+                ended |= found.keys()
                 _terminate(alias, found)
     try:
         return breaking.result()

@@ -26,19 +26,21 @@ class Pruned:
     runs: int = 0
     declines: int = 0
     alerts: int = 0
+    actions: int = 0
 
 
 def prune(
     alias: str, *, keep_runs: timedelta, keep_declines: timedelta, batch: int = BATCH
 ) -> Iterator[Pruned]:
-    """Delete from the history the runs that ended, the declined ticks, and the alerts that were
-    resolved, longer ago than they are kept for. Whatever goes is in the tallies before.
+    """Delete from the history the runs that ended, the declined ticks, the alerts that were
+    resolved, and what operators did, longer ago than they are kept for; the last two as long as
+    runs. Whatever run or tick goes is in the tallies before.
 
     Gives the progress after every transaction; nothing is undone if nobody asks for the rest, and
     the next prune goes on from there. What is kept, however old: a running run, the last success,
-    and the run by which a name's highest generation is known. No lease is locked; what somebody
-    else has locked is left for the next time. Raises RunLeaseError within an open transaction, and
-    Django's database errors.
+    the run by which a name's highest generation is known, and who paused a lease that still is. No
+    lease is locked; what somebody else has locked is left for the next time. Raises RunLeaseError
+    within an open transaction, and Django's database errors.
     """
     counting.count_runs(alias)
     now = database_clock(alias)
@@ -53,10 +55,9 @@ def prune(
         for gone, share in _prune_name(name, oldest, cutoffs, alias, batch):
             runs, declines = runs + gone.runs, declines + gone.declines
             yield Pruned(share=(place + share) / len(names), runs=runs, declines=declines)
-    alerts = 0
-    while more := in_transaction(alias, partial(_delete_alerts, alias, cutoffs.runs, batch)):
-        alerts += more
-    yield Pruned(share=1.0, runs=runs, declines=declines, alerts=alerts)
+    alerts = _delete_all(_DELETE_ALERTS, alias, cutoffs.runs, batch)
+    actions = _delete_all(_DELETE_ACTIONS, alias, cutoffs.runs, batch)
+    yield Pruned(share=1.0, runs=runs, declines=declines, alerts=alerts, actions=actions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +209,29 @@ _DELETE_ALERTS = """
 """
 
 
-def _delete_alerts(alias: str, before: float, batch: int) -> int:
-    with connections[alias].cursor() as cursor:
-        cursor.execute(_DELETE_ALERTS, [before, batch])
-        return int(cursor.rowcount)
+# Of a lease that is paused, all that was said of it since its last resume.
+_DELETE_ACTIONS = """
+    DELETE FROM runlease_operatoraction WHERE id IN (
+        SELECT action.id FROM runlease_operatoraction AS action
+         WHERE action.at < to_timestamp(%s)
+           AND NOT (action.kind = 'paused'
+                    AND EXISTS (SELECT FROM runlease_runlease AS lease
+                                 WHERE lease.name = action.lease_name AND lease.paused)
+                    AND NOT EXISTS (SELECT FROM runlease_operatoraction AS later
+                                     WHERE later.lease_name = action.lease_name
+                                       AND later.kind = 'resumed'
+                                       AND (later.at, later.id) > (action.at, action.id)))
+         LIMIT %s FOR UPDATE OF action SKIP LOCKED)
+"""
+
+
+def _delete_all(statement: str, alias: str, before: float, batch: int) -> int:
+    def delete() -> int:
+        with connections[alias].cursor() as cursor:
+            cursor.execute(statement, [before, batch])
+            return int(cursor.rowcount)
+
+    total = 0
+    while gone := in_transaction(alias, delete):
+        total += gone
+    return total

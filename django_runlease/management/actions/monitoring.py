@@ -55,6 +55,7 @@ def silence(
     kind: str,
     length: str | None,
     until: str | None,
+    reason: str,
     **_: Any,
 ) -> None:
     alert = incidents.silence(
@@ -62,6 +63,7 @@ def silence(
         kind,
         alias,
         by=operator(),
+        reason=reason,
         until=None if until is None else _moment(until),
         length=None if length is None else named_duration("--for", length),
     )

@@ -15,9 +15,9 @@ def pause(console: Console, alias: str, name: str, reason: str, **options: Any) 
     console.write(lease, lambda: display.paused(lease))
 
 
-def resume(console: Console, alias: str, name: str, **options: Any) -> None:
-    was_paused = find_lease(name, alias)["paused"]
-    store.resume(name, alias, by=operator())
+def resume(console: Console, alias: str, name: str, reason: str, **options: Any) -> None:
+    find_lease(name, alias)
+    was_paused = store.resume(name, alias, by=operator(), reason=reason)
     lease = find_lease(name, alias)
     console.write(lease, lambda: display.resumed(lease, was_paused=was_paused))
 
@@ -32,6 +32,7 @@ def break_lease(
         name,
         alias,
         by=operator(),
+        reason=options["reason"],
         at_once=now,
         force=options["force"],
         forget_tick=forget_tick,

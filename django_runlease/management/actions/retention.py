@@ -52,7 +52,7 @@ def prune(
             f"interrupted: removed {_what(done)}; the next prune goes on from there",
             returncode=INTERRUPTED,
         )
-    counts = {"runs": done.runs, "declines": done.declines, "alerts": done.alerts}
+    counts = {name: getattr(done, name) for name in ("runs", "declines", "alerts", "actions")}
     seconds = {"keep_runs": runs.total_seconds(), "keep_declines": declines.total_seconds()}
     kept = f"Runs are kept for {short(runs)}, declined ticks for {short(declines)}."
     return console.write({**counts, **seconds}, lambda: f"Removed {_what(done)}. {kept}")
@@ -109,9 +109,10 @@ def _what(done: Pruned) -> str:
             (done.runs, "run"),
             (done.declines, "declined tick"),
             (done.alerts, "resolved alert"),
+            (done.actions, "operator action"),
         )
     ]
-    return f"{counts[0]}, {counts[1]} and {counts[2]}"
+    return f"{', '.join(counts[:-1])} and {counts[-1]}"
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class Command(OneLineErrors, BaseCommand):
             help="only those of no known job that nobody holds or has claimed for KEEP_RUNS",
         )
         add("show", "Show one lease and its last runs.", name="")
-        runs = add("history", "Show the last runs, of one lease or of all.", name="?")
+        runs = add("history", "Show the last runs, and what operators did between.", name="?")
         _add_filters(runs)
         effects = add("effects", "Show the external actions that jobs have begun.", name="?")
         effects.add_argument(
@@ -58,9 +58,9 @@ class Command(OneLineErrors, BaseCommand):
         for listing, shown in ((runs, history.RUNS_SHOWN), (effects, None)):
             listing.add_argument("--limit", type=int, default=shown, metavar="N", help="how many")
         pause = add("pause", "Make every claim of a lease decline. Its holder goes on.", name="")
-        pause.add_argument("--reason", default="", metavar="TEXT", help="shown to the others")
-        add("resume", "Let a paused lease be claimed again.", name="")
-        _add_break_options(add("break", "Take a lease away from its holder.", name=""))
+        resume = add("resume", "Let a paused lease be claimed again.", name="")
+        breaking = add("break", "Take a lease away from its holder.", name="")
+        _add_break_options(breaking)
         _add_prune_options(add("prune", "Remove what is older than it is kept for."))
         metrics = add("metrics", "Print the metrics for Prometheus.")
         metrics.add_argument("--output", metavar="FILE", help="replace this file, all at once")
@@ -68,7 +68,10 @@ class Command(OneLineErrors, BaseCommand):
         check.add_argument(
             "--notify", action="store_true", help="tell the admins, once of each incident"
         )
-        _add_silence_options(add("silence", "Let nobody be told of an alert.", name=""))
+        silence = add("silence", "Let nobody be told of an alert.", name="")
+        _add_silence_options(silence)
+        for action in (pause, resume, breaking, silence):
+            action.add_argument("--reason", default="", metavar="TEXT", help="why, for the others")
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:
@@ -120,6 +123,9 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
         "--stats",
         action="store_true",
         help="instead of the runs, what they come to: success rate, durations, declined ticks",
+    )
+    parser.add_argument(
+        "--actions", action="store_true", help="instead of the runs, only what operators did"
     )
 
 

@@ -1,4 +1,4 @@
-"""The rows. Only ``store`` changes a lease; everything here reads."""
+"""The lease, its history, and what is kept to watch over it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
-from .clock import Now
-from .text import NAME_LENGTH
+from ..clock import Now
+from ..text import NAME_LENGTH
 
 
 class State(models.TextChoices):
