@@ -142,9 +142,12 @@ def test_a_pause_says_who_and_why_and_leaves_the_holder_alone(ops):
     assert (after.paused, after.paused_by) == (True, "ada")
     assert after.paused_reason == "provider is down"
     assert after.token == lease.token
-    assert "ada : Paused: provider is down" in text
+    assert "ada paused provider is down" in text
     entry = LogEntry.objects.get()
     assert (entry.user.username, entry.object_id) == ("ada", str(lease.pk))
+    assert entry.change_message == "Paused: provider is down"
+    log = Page(ops.get(reverse("admin:runlease_runlease_history", args=[lease.pk])))
+    assert "Paused: provider is down" in log.text
 
 
 @pytest.mark.django_db

@@ -87,6 +87,7 @@ def lease(**values: Any) -> dict[str, Any]:
         "statistics": figures(),
         "runs": [],
         "declines": [],
+        "actions": [],
     } | values
 
 
@@ -122,6 +123,17 @@ def run(**values: Any) -> dict[str, Any]:
         "error": "",
         "output": "",
         "duration": 130.0,
+    } | values
+
+
+def action(kind: str = "paused", **values: Any) -> dict[str, Any]:
+    return {
+        "lease_name": "billing",
+        "kind": kind,
+        "by": "ann@web1",
+        "reason": "",
+        "at": "2026-11-30T15:18:00.000000Z",
+        "detail": {},
     } | values
 
 
@@ -236,8 +248,18 @@ def test_nothing_is_wider_than_its_terminal_whatever_the_rows_hold(character, dr
         alerts=[ALERT | {"message": long}],
         runs=runs,
         declines=runs[1:],
+        actions=[
+            action(lease_name=long, by=long, reason=long),
+            action("broken", detail={"was_held": True, "holder": long, "generation": long}),
+            action(long, detail={"alert": long, "until": long}),
+        ],
     )
-    for page in (display.lease_table(leases), display.run_table(runs), display.lease_page(row)):
+    for page in (
+        display.lease_table(leases),
+        display.run_table(runs),
+        display.history_table([*runs, *row["actions"]]),
+        display.lease_page(row),
+    ):
         for line in draw(page, room).splitlines():
             assert display.width(line) <= room
             assert line.isprintable()
@@ -685,3 +707,65 @@ def test_hostile_text_of_the_database_steers_no_sentence():
         display.resumed(row, was_paused=True),
     ):
         assert text.replace("\n", "").isprintable()
+
+
+# -- what operators did
+
+
+BREAK = {
+    "was_held": True,
+    "holder": "web1:4711",
+    "generation": 7,
+    "at_once": False,
+    "free_at": "2026-11-30T15:19:00.000000Z",
+    "connections_ended": 0,
+    "tick_forgotten": False,
+}
+FREED = {**BREAK, "was_held": False, "holder": "", "free_at": None}
+UNTIL = {"alert": "failing", "until": "2026-12-01T00:00:00.000000Z"}
+HELD = "held by web1:4711, generation 7, free"
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail", "told"),
+    [
+        ("paused", {}, ""),
+        ("broken", BREAK, f"{HELD} at 2026-11-30 15:19:00 UTC"),
+        ("broken", BREAK | {"free_at": None, "at_once": True}, f"{HELD} at once"),
+        ("broken", BREAK | {"free_at": "2026-11-30T15:17:00.000000Z"}, f"{HELD} at once"),
+        ("broken", FREED, "it was free"),
+        (
+            "broken",
+            FREED | {"connections_ended": 1, "tick_forgotten": True},
+            "it was free, 1 connection ended, last tick forgotten",
+        ),
+        ("broken", FREED | {"connections_ended": 2}, "it was free, 2 connections ended"),
+        ("silenced", UNTIL, "failing until 2026-12-01 00:00:00 UTC"),
+        ("unsilenced", {"alert": "failing"}, "failing"),
+        ("removed", {"generation": 7}, "at generation 7"),
+        ("removed", None, "at generation None"),
+        ("unheard-of", [1], ""),
+    ],
+)
+def test_an_action_of_an_operator_is_one_line_with_who_what_and_why(kind, detail, told):
+    row = action(kind, detail=detail, reason="it hangs")
+    alone = plain(display.action_table([row]), 200).splitlines()
+    assert [line.split() for line in alone] == [
+        ["WHEN", "(UTC)", "NAME", "ACTION", "BY", "REASON", "DETAIL"],
+        ["11-30", "15:18:00", "billing", kind, "ann@web1", "it", "hangs", *told.split()],
+    ]
+    among = plain(display.history_table([row, run()]), 200).splitlines()
+    why = f"it hangs ({told})" if told else "it hangs"
+    assert among[1].split() == ["11-30", "15:18:00", "billing", kind, "ann@web1", *why.split()]
+    assert among[2].split()[:5] == ["11-30", "15:14:59", "billing", "succeeded", "2m"]
+    assert len(among) == 3
+
+
+def test_the_page_of_a_lease_ends_with_what_operators_did():
+    page = plain(display.lease_page(lease(actions=[action(reason="disk full")])))
+    assert page.endswith(
+        "What operators did\n"
+        "WHEN (UTC)      ACTION  BY        REASON     DETAIL\n"
+        "11-30 15:18:00  paused  ann@web1  disk full"
+    )
+    assert "What operators did" not in plain(display.lease_page(lease()))

@@ -19,7 +19,7 @@ from django.db import connection
 from django_runlease import metrics, store
 from django_runlease.clock import Now, Seconds
 from django_runlease.exceptions import RunLeaseError
-from django_runlease.models import Alert, Measure, Outcome, Run, RunLease, Tally
+from django_runlease.models import Alert, Measure, OperatorAction, Outcome, Run, RunLease, Tally
 from django_runlease.store import Blocked, Claimed
 
 from .factories import RunFactory, RunLeaseFactory
@@ -77,14 +77,15 @@ def test_prune_keeps_what_the_settings_say_and_tells_what_it_removed(settings):
     Alert.objects.create(
         kind="lost", severity="warning", lease_name="job", opened_at=ago(90), resolved_at=ago(80)
     )
+    OperatorAction.objects.create(kind="resumed", lease_name="job", by="ann", at=ago(31))
     assert run("prune") == (
-        "Removed 2 runs, 1 declined tick and 1 resolved alert. "
+        "Removed 2 runs, 1 declined tick, 1 resolved alert and 1 operator action. "
         "Runs are kept for 30d, declined ticks for 7d.\n"
     )
     settings.RUNLEASE = {"KEEP_RUNS": "10d", "KEEP_DECLINES": timedelta(days=1)}
     old(11, outcome=Outcome.FAILED)
     old(2, declined=True)
-    assert run("prune").startswith("Removed 1 run, 1 declined tick and 0 resolved alerts.")
+    assert run("prune").startswith("Removed 1 run, 1 declined tick, 0 resolved alerts and ")
 
 
 @pytest.mark.django_db
@@ -108,6 +109,7 @@ def test_prune_takes_other_lengths_and_prints_json():
         "runs": 1,
         "declines": 3,
         "alerts": 0,
+        "actions": 0,
         "keep_runs": 86400,
         "keep_declines": 3600,
     }
