@@ -325,7 +325,7 @@ def _break_watched(name: str, alias: str, work: partial[Broken], ended: set[int]
             found = _blockers(alias, pid)
             blockers = found or blockers
             if ended is not None:
-                ended |= found.keys()
+                ended.update(found)
                 _terminate(alias, found)
     try:
         return breaking.result()
