@@ -51,7 +51,7 @@ What one process does, from top to bottom; each module imports only from those b
     log           one record an event: receivers of signals, the events for your code
     situation     what the rules of the alerts look at;  thresholds: when they apply
     tallies       what runs come to, of those that are there and those that were counted before
-    models        the rows: RunLease, and Run, its history
+    models/       the rows: RunLease; Run, its history; OperatorAction, what operators did
     terms         durations, and timings that check themselves
     holder        who am I, is that holder dead;  clock: the database's time and ours
     conf, exceptions, text

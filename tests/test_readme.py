@@ -26,19 +26,30 @@ from django.test import override_settings
 from django.utils import timezone
 
 import django_runlease
-from django_runlease import alerts, clock, incidents, jobs, log, metrics, runner, signals, triggers
-from django_runlease.card import DECLINES_SHOWN, RUNS_SHOWN
+from django_runlease import (
+    alerts,
+    clock,
+    incidents,
+    jobs,
+    log,
+    metrics,
+    runner,
+    signals,
+    store,
+    triggers,
+)
+from django_runlease.card import ACTIONS_SHOWN, DECLINES_SHOWN, RUNS_SHOWN
 from django_runlease.claiming import Options
 from django_runlease.conf import KEYS, Conf
 from django_runlease.exceptions import DeclineReason
 from django_runlease.history import RUNS_SHOWN as RUNS_READ
 from django_runlease.holder import this_process
-from django_runlease.models import Effect, Outcome, Run
+from django_runlease.models import ActionKind, Effect, Outcome, Run
 from django_runlease.testing import take_over_now
 from django_runlease.thresholds import RULES
 from example_project.billing.models import Invoice
 
-from .factories import InvoiceFactory, RunFactory, RunLeaseFactory
+from .factories import AlertFactory, InvoiceFactory, RunFactory, RunLeaseFactory
 from .support import ROOT, ago, manage
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -371,7 +382,7 @@ def test_the_commands_for_operators_work_as_written():
     RunFactory(lease_name="charge_due_invoices", outcome="failed", host="web1")
     (block,) = blocks(section(OPERATORS), "console")
     lines = block.strip().splitlines()
-    assert len(lines) == 8
+    assert len(lines) == 9
     for line in lines:
         prompt, program, *arguments = shlex.split(line)
         assert (prompt, program) == ("$", "manage.py")
@@ -485,6 +496,9 @@ def test_the_keys_of_the_json_are_those_in_the_tables(charging):
     assert set(card) - set(lease) == keys("More keys in `show`") - {"show"}
     assert set(run) == keys("Key of a run")
     [figures] = json.loads(printed("history", "--stats", "--json"))
+    call_command("runlease", "pause", "charge_due_invoices", stdout=StringIO())
+    [action] = json.loads(printed("history", "--actions", "--json"))
+    assert set(action) == keys("Key of an action")
     own = keys("Key of the figures")
     assert set(figures) == set(card["statistics"]) == own
     assert set(figures["share"]) <= words(section(OPERATORS))
@@ -501,6 +515,26 @@ def test_the_values_of_the_json_have_the_units_of_the_tables(charging):
     assert (len(card["runs"]), len(card["declines"])) == (2, 2)
     told = re.search(r"last (\d+) runs and, apart from them, the last (\d+)\s", section(OPERATORS))
     assert told.groups() == (str(RUNS_SHOWN), str(DECLINES_SHOWN))
+    for times in re.findall(r"the last (\d+)\s+things that operators did", section(OPERATORS)):
+        assert int(times) == ACTIONS_SHOWN
+
+
+@pytest.mark.django_db
+def test_the_kinds_of_actions_and_their_details_are_those_in_the_table():
+    kinds, detail = (
+        words(told)
+        for key, told in rows(section(OPERATORS), "Key of an action")
+        if key in ("`kind`", "`detail`")
+    )
+    assert kinds == set(ActionKind.values)
+    RunLeaseFactory(name="job", held=True)
+    AlertFactory(lease_name="job", kind="lost")
+    for line in ("break job --yes --now", "silence job lost --for 1h", "silence job lost --lift"):
+        call_command("runlease", *line.split(), stdout=StringIO())
+    store.remove("job", "default", by="ann", unclaimed_for=timedelta(0))
+    told = [each["detail"] for each in json.loads(printed("history", "--actions", "--json"))]
+    assert set().union(*told) == detail
+    assert f"up to\n{store.REASON_LENGTH} characters" in README
 
 
 @pytest.mark.django_db
