@@ -43,9 +43,8 @@ def _detail(kind: str, detail: Mapping[str, Any], at: float | None) -> Iterator[
     if kind == ActionKind.BROKEN:
         yield from _break(detail, at)
     if "alert" in detail:
-        yield words.kind(detail["alert"])
-        if detail.get("until"):
-            yield words.fill(_("until {}"), words.at(_epoch(detail["until"])))
+        alert, until = words.kind(detail["alert"]), words.at(_epoch(detail.get("until")))
+        yield words.fill(_("{} until {}"), alert, until) if until else alert
     if kind == ActionKind.REMOVED:
         yield _("at generation %(number)s") % {"number": detail.get("generation")}
 
