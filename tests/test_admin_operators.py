@@ -222,9 +222,11 @@ def test_a_lease_that_is_not_paused_any_more_has_no_pause_that_lasts():
 def test_of_many_pauses_the_newest_are_drawn():
     RunLeaseFactory(name="job")
     for n in range(PAUSES):
-        did("paused", 5 * HOUR - 2 * n)
-        did("resumed", 5 * HOUR - 2 * n - 1)
-    assert len(pauses()) == PAUSES // 2
+        did("paused", 5 * HOUR - 72 * n)
+        did("resumed", 5 * HOUR - 72 * n - 1)
+    found = pauses()
+    assert len(found) == PAUSES // 2
+    assert [ages(found[0])[0], ages(found[-1])[0]] == [4.0, 3.0]
 
 
 def test_a_pause_is_drawn_behind_the_runs_named_in_the_legend_and_told_in_the_table(ops):
