@@ -1,7 +1,6 @@
 """The rows. Only ``store`` changes a lease; everything here reads."""
 
-from .actions import ActionKind, OperatorAction
-from .rows import (
+from .leases import (
     Alert,
     AlertKind,
     Effect,
@@ -17,6 +16,7 @@ from .rows import (
     Tally,
     TallyMark,
 )
+from .operators import ActionKind, OperatorAction
 
 __all__ = [
     "ActionKind",
