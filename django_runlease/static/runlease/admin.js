@@ -48,9 +48,31 @@
     state.textContent = paused ? runleaseOff : failed ? runleaseFailed : runleaseOn;
   }
 
-  // What is open, or has the focus, must not be taken away from under the reader.
-  function isInUse(part) {
-    return part.contains(document.activeElement) || part.querySelector("details[open]");
+  // A text that the reader is marking must not be taken away.
+  function isMarked(part) {
+    const selection = getSelection();
+    return selection && !selection.isCollapsed && selection.containsNode(part, true);
+  }
+
+  const CONTROLS = "a, button, input, select, summary, [tabindex]";
+  const SCROLLED = "pre, .runlease-scroll";
+
+  // A fresh part takes the place of an old one: what was open stays open, what was scrolled stays
+  // where it was, and the focus stays on the same link.
+  function exchange(part, fresh) {
+    const all = (root, selector) => [...root.querySelectorAll(selector)];
+    const focus = all(part, CONTROLS).indexOf(document.activeElement);
+    const href = document.activeElement?.getAttribute("href");
+    const open = all(part, "details").map((details) => details.open);
+    const places = all(part, SCROLLED).map((box) => [box.scrollLeft, box.scrollTop]);
+    part.replaceWith(document.adoptNode(fresh));
+    all(fresh, "details").forEach((details, n) => { details.open = open[n] ?? false; });
+    all(fresh, SCROLLED).forEach((box, n) => { [box.scrollLeft, box.scrollTop] = places[n] ?? [0, 0]; });
+    if (focus >= 0) {
+      const controls = all(fresh, CONTROLS);
+      const same = href ? controls.find((each) => each.getAttribute("href") === href) : controls[focus];
+      (same ?? controls[focus])?.focus({ preventScroll: true });
+    }
   }
 
   async function refresh() {
@@ -64,7 +86,7 @@
       for (const part of parts()) {
         const name = CSS.escape(part.dataset.runleaseRefresh);
         const fresh = page.querySelector(`[data-runlease-refresh="${name}"]`);
-        if (fresh && !isInUse(part)) part.replaceWith(document.adoptNode(fresh));
+        if (fresh && !isMarked(part)) exchange(part, fresh);
       }
       countDown();
       tell(false);
