@@ -3,9 +3,11 @@
 import re
 import subprocess
 import sys
+from html import unescape
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.contrib.staticfiles import finders
 from django.urls import reverse
 
@@ -109,3 +111,43 @@ def test_every_text_of_a_template_can_be_translated():
         )
         text = re.sub(r"{%.*?%}|{{.*?}}|<[^>]*>", " ", text, flags=re.S)
         assert not re.search(r"[a-z]{2,}", text, re.I), (template, text)
+
+
+@pytest.fixture
+def some(superuser):
+    lease = RunLeaseFactory(name="a <b> c", held=True)
+    run = RunFactory(lease_name="a <b> c")
+    return superuser, lease, run
+
+
+def test_every_page_says_where_it_is(some):
+    client, lease, run = some
+    leases, runs = url(RunLease, "changelist"), url(Run, "changelist")
+    of_lease, of_run = url(RunLease, "change", lease.pk), url(Run, "change", run.pk)
+    for address, before, last in (
+        (leases, [], "Leases"),
+        (of_lease, [leases], "a <b> c"),
+        (url(RunLease, "overview"), [leases], "Overview"),
+        (url(RunLease, "break", lease.pk), [leases, of_lease], "Break"),
+        (runs, [], "Runs"),
+        (f"{runs}?lease=a+%3Cb%3E+c", [runs], "a <b> c"),
+        (of_run, [runs, f"{runs}?lease=a+%3Cb%3E+c"], "20"),
+    ):
+        html = Page(client.get(address)).html
+        start = html.index('class="breadcrumbs"')
+        crumbs = html[start : start + re.search("</(ol|div)>", html[start:]).start()]
+        links = [unescape(link) for link in re.findall('href="([^"]*)"', crumbs)]
+        assert links == ["/admin/", "/admin/runlease/", *before]
+        said = unescape(re.sub("<[^>]*>", "", crumbs.split(">", 1)[1])).split("\n")
+        assert [line for line in said if line.strip()][-1].lstrip(" \u203a").startswith(last)
+        isolated = unescape(crumbs).count('<bdi class="runlease-name">a <b> c</bdi>')
+        assert isolated == crumbs.count("a &lt;b&gt; c")
+
+
+def test_the_page_of_the_app_leads_to_the_overview_who_may_see_it(client, superuser):
+    address = reverse("admin:app_list", args=["runlease"])
+    assert Page(superuser.get(address)).all("a", href=url(RunLease, "overview"))
+    ada = get_user_model().objects.create_user("ada", is_staff=True)
+    ada.user_permissions.add(Permission.objects.get(codename="view_run"))
+    client.force_login(ada)
+    assert not Page(client.get(address)).all("a", href=url(RunLease, "overview"))

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -13,7 +14,7 @@ from django.utils import timezone
 from django_runlease.admin import charts, pictures, words
 from django_runlease.admin.figures import Bar, Window
 from django_runlease.holder import this_process
-from django_runlease.models import Effect
+from django_runlease.models import Effect, Run
 
 from .factories import AlertFactory, RunFactory, RunLeaseFactory
 from .pages import HOSTILE, Page
@@ -240,3 +241,139 @@ def test_runs_that_nobody_could_tell_apart_are_drawn_as_one_and_others_are_not()
     assert drawn(bar(0, 50), bar(60, 90, outcome="failed"))[0] == 2
     assert drawn(bar(0, 50), bar(60, 90, took_over_from="a"))[0] == 2
     assert drawn(bar(0, 50), bar(40, 90))[0] == 2, "they overlap"
+
+
+def first_lines(client, lease):
+    """What stands above all else on its page."""
+    html = page(client, lease).html
+    start = html.index('class="runlease-state"')
+    shown = re.sub(r"<svg.*?</svg>|<[^>]*>", " ", html[start : html.index("</p>", start)])
+    return unescape(" ".join(shown.split(">", 1)[1].split()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"held": True, "claimed_at": ago(130)}, r"held by elsewhere:4711 for 2m \d+s"),
+        (
+            {"held": True, "renewed_at": ago(250)},
+            r"not renewed for 4m \d+s, held by elsewhere:4711",
+        ),
+        ({"expired": True, "expires_at": ago(90)}, r"expired 1m \d+s ago , held by elsewhere:4711"),
+        ({"paused": True}, r"paused"),
+        ({"paused": True, "paused_by": "bob"}, r"paused by bob"),
+        ({"paused": True, "paused_by": "bob", "paused_reason": "x"}, r"paused by bob : x"),
+        (
+            {"held": True, "paused": True, "paused_by": "bob", "claimed_at": ago(130)},
+            r"paused by bob Still held by elsewhere:4711 for 2m \d+s",
+        ),
+        ({}, r"free"),
+    ],
+)
+def test_the_state_with_who_and_why_stands_on_top_and_then_how_it_went_last(ops, fields, said):
+    lease = RunLeaseFactory(name="job", **fields)
+    ran(outcome="failed", age=130)
+    ran(outcome="running", finished_at=None, age=5)
+    assert re.fullmatch(rf"{said} Last run: failed 2m( \d+s)? ago", first_lines(ops, lease))
+
+
+def test_a_job_that_never_ran_says_how_to_start_it(ops):
+    lease = RunLeaseFactory(name="Bob's job")
+    command = "manage.py runjob 'Bob'\"'\"'s job'"
+    said = f"free The history has no run of it. To start one: {command}"
+    assert first_lines(ops, lease) == said
+    assert "None yet" in page(ops, lease).text
+    assert "No run started in this period" in page(ops, lease).text
+
+
+def in_sight(said):
+    """The page without what is folded."""
+    html = re.sub(r"<details>.*?</details>", "", said.html, flags=re.S)
+    return " ".join(re.sub(r"<svg.*?</svg>|<[^>]*>", " ", html, flags=re.S).split())
+
+
+def test_the_ten_newest_runs_are_in_sight_each_with_a_link_however_old_they_are(ops):
+    lease = RunLeaseFactory(name="job")
+    kept = [
+        ran(90, age=40 * 86_400 - n, waited=timedelta(seconds=7), lag=timedelta(seconds=8))
+        for n in range(12)
+    ]
+    ran(age=60, declined=True)
+    ran(age=50, trigger="bypass")
+    Run.objects.filter(pk=kept[-1].pk).update(outcome="lost", reason="broken by ada", host="web9")
+    said = page(ops, lease)
+    links = [link["href"] for link in said.all("a") if "/runlease/run/" in str(link["href"])]
+    runs = [reverse("admin:runlease_run_change", args=[run.pk]) for run in reversed(kept)]
+    assert [link for link in links if link in runs] == runs[:10]
+    assert "1m 30s 7s 8s web9 broken by ada" in in_sight(said)
+    assert f"{reverse('admin:runlease_run_changelist')}?lease=job" in links
+
+
+def test_takeovers_are_told_among_the_reasons(ops):
+    lease = RunLeaseFactory(name="job")
+    ran(took_over_from="web1:7")
+    assert "took over from web1:7" in in_sight(page(ops, lease))
+
+
+def test_declined_ticks_are_counted_by_reason_and_runs_by_outcome_in_sight(ops):
+    lease = RunLeaseFactory(name="job")
+    for n, reason in enumerate(("held", "held", "paused", "busy", "not_due", "same_tick")):
+        ran(age=60 + n, declined=True, reason=reason)
+    for n in range(3):
+        ran(age=600 * n + 700, outcome="failed" if n else "succeeded")
+    said = in_sight(page(ops, lease))
+    for words_ in (
+        *("succeeded 1 33%", "failed 2 66%", "Declined: the lease was held 2"),
+        *("Declined: the lease was paused 1", "Declined: the lease's row was locked 1"),
+        *("Declined: the minimum hold had not passed 1", "Declined: the tick had had its run 1"),
+    ):
+        assert words_ in said.replace("&#x27;", "'")
+
+
+def test_all_runs_of_the_period_are_counted_though_not_all_are_drawn(ops, monkeypatch):
+    monkeypatch.setattr("django_runlease.admin.pages.MOST", 3)
+    lease = RunLeaseFactory(name="job")
+    for n in range(7):
+        ran(age=600 * n + 700, took_over_from="web1:7")
+    said = page(ops, lease)
+    assert "succeeded 7 100% What else happened Takeovers 3 or more" in in_sight(said)
+    assert said.all("line", **{"class": "runlease-undrawn"})
+
+
+def test_a_lane_is_broken_before_the_time_from_which_all_is_drawn():
+    def drawn(**more):
+        return pictures.timeline(
+            Window(**more), charts.Scale(since=0, until=100), key="x", title="x"
+        )
+
+    assert 'x="0%" y="16" width="100%"' in drawn()
+    assert "runlease-undrawn" not in drawn()
+    assert 'x="75%" y="16" width="25%"' in drawn(drawn_since=75.0)
+    assert 'x2="75%" y1="29.0"' in drawn(drawn_since=75.0)
+
+
+def test_an_interval_far_above_all_runs_is_told_and_does_not_press_them_to_the_ground():
+    scale = charts.Scale(since=0, until=100)
+    run = charts.Mark(start=0, end=10, tone="good", says="x")
+    levels = [charts.Level(length=length, label=f"every {length}") for length in (20, 3600)]
+    html = charts.trend(scale, [run], levels, key="x", title="x", says="x")
+    assert html.count('class="runlease-level"') == 1
+    assert ">every 20<" in html
+    assert ">\N{UPWARDS ARROW} every 3600<" in html
+
+
+def test_the_generation_is_on_the_holders_card(ops):
+    said = page(ops, RunLeaseFactory(name="job", held=True, generation=42)).text
+    assert said.count("Generation 42") == 1
+    assert said.index("Generation 42") < said.index("Job Interval")
+    assert "Generation 5" in page(ops, RunLeaseFactory(name="free", generation=5)).text
+
+
+def test_every_part_that_may_appear_has_its_place_for_the_refresh(ops):
+    def parts(lease):
+        return {found.get("data-runlease-refresh") for found in page(ops, lease).all("div")}
+
+    busy = RunLeaseFactory(name="job", held=True)
+    ran()
+    AlertFactory(lease_name="job")
+    assert parts(busy) == parts(RunLeaseFactory(name="idle")) > {"headline", "actions", "trend"}

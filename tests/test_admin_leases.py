@@ -36,7 +36,9 @@ def page(client, **query):
 
 
 def names(client, **query):
-    found = re.findall(r'<bdi class="runlease-name">(job-\w+)</bdi>', page(client, **query).html)
+    found = re.findall(
+        r'<bdi class="runlease-name[^>]*>(job-\w+)</bdi>', page(client, **query).html
+    )
     return sorted({name.removeprefix("job-") for name in found})
 
 
@@ -125,7 +127,7 @@ def test_success_and_duration_are_those_of_the_last_runs_against_the_interval(op
     ran(outcome="terminated", age=9_000, length=30)
     said = page(ops)
     assert "75% of 4 runs succeeded" in said.text
-    assert "95% within 1m 54s, every 1m 40s" in said.text
+    assert "95% within 1m 54s 114% of the 1m 40s interval" in said.text
     assert said.all("svg", **{"class": "runlease-bar"})
     assert said.all("rect", **{"class": "runlease-mark"})[0]["x"] == "80%"
     assert said.all("rect", **{"class": "runlease-fill runlease-bad"})[-1]["width"] == "100%"
@@ -158,7 +160,7 @@ def test_thirty_durations_are_drawn_with_the_declined_ticks_between_them(ops):
     ran(age=149, declined=True)
     said = page(ops)
     assert "30 runs, 29 succeeded, 2 declined ticks" in said.labels
-    assert len(said.all("rect", **{"class": "runlease-tick"})) == 1
+    assert len(said.all("rect", **{"class": "runlease-tick"})) == 1 + 1, "one is of the legend"
 
 
 def test_open_alerts_are_named_and_silenced_ones_say_so(ops):
@@ -261,3 +263,28 @@ def test_instants_are_told_in_the_zone_of_the_reader(ops):
         expected = timezone.localtime(run.finished_at).strftime("%Y-%m-%d %H:%M:%S JST")
         said = page(ops)
     assert said.all("time", title=expected)
+
+
+def test_no_lease_at_all_is_told_from_none_that_matches(ops):
+    assert "No job has run yet. The first run of one adds it here; to start one:" in page(ops).text
+    RunLeaseFactory(name="job")
+    for query in ({"q": "x"}, {"state": "held"}):
+        assert "No lease is like that" in page(ops, **query).text
+        assert page(ops, **query).all("a", href="?")
+    assert "No lease is like that" not in page(ops).text
+
+
+def test_the_pictures_of_the_list_have_a_legend(ops):
+    RunLeaseFactory(name="job")
+    text = page(ops).text
+    for words in ("the longer the higher", "ticks were declined here", "80% of the interval"):
+        assert words in text
+
+
+def test_a_long_name_is_whole_on_hover_where_it_is_cut(ops):
+    held(name="n" * 41, holder="h" * 41)
+    said = page(ops)
+    for name in ("n" * 41, "h" * 41):
+        assert said.all("bdi", title=name)
+    RunLease.objects.update(name="n" * 40)
+    assert not page(ops).all("bdi", title="n" * 40)

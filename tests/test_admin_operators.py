@@ -247,7 +247,7 @@ def test_a_pause_is_drawn_behind_the_runs_named_in_the_legend_and_told_in_the_ta
     assert re.search(r"paused from [^<]+ to [^<]+, ada, disk full</title>", said.html)
     assert re.search(r"paused since [^<]+, bob</title>", said.html)
     assert "1 run, 1 succeeded, 2 pauses" in said.text
-    table = said.text[said.text.index("The same as a table") :]
+    table = said.text[said.text.index("Each run, declined tick and pause") :]
     at = r"\S+ \S+ UTC"
     rows = (f"paused {at} 3h bob", f"succeeded {at} 1h .*", f"paused {at} 6h ada disk full")
     assert re.search(" ".join(rows), table)

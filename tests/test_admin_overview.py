@@ -131,3 +131,57 @@ def test_hostile_text_stays_text_and_nothing_is_inline(ops):
     assert "<script>alert" not in said.html
     assert HOSTILE in said.text
     assert not said.refused
+
+
+def rows(client, **query):
+    """The cells of each lease's row, without its name."""
+    html = page(client, **query).html
+    body = html[html.index("<tbody>") : html.index("</tbody>")]
+    found = re.findall(r'<td class="runlease-count[^>]*>([^<]*)</td>', body)
+    return [found[n : n + 7] for n in range(0, len(found), 7)]
+
+
+def test_a_table_counts_beside_the_lanes_what_happened(ops):
+    RunLeaseFactory(name="a")
+    RunLeaseFactory(name="b")
+    for n in range(3):
+        RunFactory(lease_name="a", started_at=ago(1000 + 100 * n), finished_at=ago(950 + 100 * n))
+    RunFactory(lease_name="a", outcome="lost", reason="broken by ada", took_over_from="web1:7")
+    RunFactory(lease_name="a", outcome="terminated", started_at=ago(70), finished_at=ago(1))
+    RunFactory(lease_name="a", declined=True)
+    said = page(ops)
+    heads = "runs succeeded went wrong declined taken over broken two at once"
+    assert heads in said.text
+    assert rows(ops) == [["5", "3", "1", "1", "1", "1", "1"], ["0"] * 7]
+    labels = [cell["data-label"] for cell in said.all("td") if "data-label" in cell]
+    assert labels == 2 * [
+        "runs",
+        "succeeded",
+        "went wrong",
+        "declined",
+        "taken over",
+        "broken",
+        "two at once",
+    ]
+
+
+def test_what_is_not_all_counted_says_so(ops, monkeypatch):
+    monkeypatch.setattr(overview, "BARS", 2)
+    RunLeaseFactory(name="job")
+    RunFactory.create_batch(3, lease_name="job")
+    assert rows(ops)[0][:3] == ["2+", "2+", "0"]
+    assert page(ops).all("line", **{"class": "runlease-undrawn"})
+
+
+def test_one_axis_is_for_all_lanes(ops):
+    for n in range(3):
+        RunLeaseFactory(name=f"job-{n}")
+    said = page(ops, within="24h")
+    assert len(said.all("svg", **{"class": "runlease-axis"})) == 1
+    labels = re.findall(r'<text class="runlease-label"[^>]*>([^<]+)</text>', said.html)
+    assert len(labels) == len(set(labels)) >= 3
+
+
+def test_before_the_first_job_it_says_how_to_start_one(ops):
+    assert "manage.py runjob NAME -- PROGRAM" in page(ops).text
+    assert not page(ops).all("svg", **{"class": "runlease-axis"})

@@ -5,12 +5,13 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.urls import reverse
 
 from django_runlease.admin import base
 from django_runlease.models import Run
 
-from .factories import RunFactory
+from .factories import RunFactory, RunLeaseFactory
 from .pages import HOSTILE, Page
 from .plans import long_history, work
 from .support import ago
@@ -159,3 +160,54 @@ def test_hostile_text_stays_text_and_nothing_is_inline(ops):
         assert "<script>alert" not in each.html
         assert HOSTILE in each.text
         assert not each.refused
+
+
+def test_the_page_of_a_run_begins_with_how_it_ended_and_why(ops):
+    text = one(ops, lease_name="billing", outcome="lost", reason="broken by ada").text
+    assert "Run of billing lost : broken by ada" in text
+    declined = one(ops, declined=True, reason="busy", host="web2", holder="web1:7").text
+    assert "declined : the lease's row was locked" in declined
+    assert "Tick on web2 Held by web1:7" in declined
+    assert "Duration" not in declined
+    assert "it is still running" in one(ops, running=True).text
+
+
+def test_the_page_of_a_run_tells_its_waits(ops):
+    text = one(ops, waited=timedelta(seconds=7), lag=timedelta(seconds=8), tick=ago(70)).text
+    assert "Waited for the lease 7s" in text
+    assert "Started after its tick 8s" in text
+
+
+def test_a_run_leads_to_its_lease_and_to_all_its_runs(ops, client):
+    lease = RunLeaseFactory(name="billing")
+    run = RunFactory(lease_name="billing")
+    address = reverse("admin:runlease_run_change", args=[run.pk])
+    to_lease = reverse("admin:runlease_runlease_change", args=[lease.pk])
+    assert Page(ops.get(address)).all("a", href=to_lease)
+    assert len(Page(ops.get(address)).all("a", href=f"{ADDRESS}?lease=billing")) == 2
+    assert page(ops, lease="billing").all("a", href=to_lease)
+    assert not page(ops, lease="gone").all("a", href=to_lease)
+    ada = get_user_model().objects.create_user("ada", is_staff=True)
+    ada.user_permissions.add(Permission.objects.get(codename="view_run"))
+    client.force_login(ada)
+    assert not Page(client.get(address)).all("a", href=to_lease)
+    assert not page(client, lease="billing").all("a", href=to_lease)
+
+
+def test_the_runs_of_one_lease_say_whose_they_are(ops):
+    RunFactory(lease_name="billing")
+    assert "Runs of billing" in page(ops, lease="billing").text
+    assert "Runs of" not in page(ops).text
+
+
+def test_no_run_at_all_is_told_from_none_that_matches(ops):
+    assert "No job has run yet. To start one: manage.py runjob" in page(ops).text
+    assert "No run is like that" not in page(ops).text
+    for query in ({"lease": "x"}, {"q": "x"}, {"outcome": "failed"}):
+        assert "No run is like that" in page(ops, **query).text
+        assert page(ops, **query).all("a", href="?")
+
+
+def test_a_run_that_does_not_exist_is_not_found(ops):
+    for key in ("4711", "x"):
+        assert ops.get(reverse("admin:runlease_run_change", args=[key])).status_code == 404

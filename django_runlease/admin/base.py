@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import VERSION
 from django.contrib.admin.options import ModelAdmin
 from django.contrib.admin.utils import quote
 from django.core.paginator import Paginator
@@ -12,6 +13,8 @@ from django.forms import Script
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import cached_property
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
 
 from .. import store
 
@@ -46,6 +49,39 @@ class ReadOnly(ModelAdmin):  # type: ignore[type-arg]
         """The address of a page of this site, which need not be the only admin there is."""
         args = tuple(map(quote, args))
         return reverse(f"admin:runlease_{view}", args=args, current_app=self.admin_site.name)
+
+    def page_context(
+        self, request: HttpRequest, original: Any, *crumbs: tuple[object, str]
+    ) -> dict[str, Any]:
+        """What the admin's own templates take for a page about *original*; *crumbs* lead to it from
+        the list: labels with their addresses, the last without one."""
+        return {
+            **self.admin_site.each_context(request),
+            **self.way(*crumbs),
+            "opts": self.opts,
+            "original": original,
+            "media": self.media,
+            "change": True,
+            "is_popup": False,
+            "has_view_permission": True,
+        }
+
+    def way(self, *crumbs: tuple[object, str]) -> dict[str, Any]:
+        """The breadcrumbs from the index to the list, and on along *crumbs*."""
+        here, label = self.admin_site.name, self.opts.app_label
+        first = [
+            (_("Home"), reverse("admin:index", current_app=here)),
+            (
+                self.opts.app_config.verbose_name,
+                reverse("admin:app_list", args=[label], current_app=here),
+            ),
+            (
+                capfirst(self.opts.verbose_name_plural),
+                self.link(f"{self.opts.model_name}_changelist"),
+            ),
+        ]
+        # Since 6.1 they are a list, which the style sheets of the admin separate.
+        return {"crumbs": [*first, *crumbs], "crumbs_are_listed": VERSION >= (6, 1)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """From the database that decides, not from a replica."""

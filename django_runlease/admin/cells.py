@@ -27,7 +27,7 @@ def cell(heading: Any, parts: Iterable[object]) -> SafeString:
 
 def since(lease: Any) -> Iterator[object]:
     if lease.paused and lease.paused_reason:
-        yield words.name(lease.paused_reason)
+        yield words.clear(lease.paused_reason)
     if lease.token is not None:
         if lease.claimed_epoch is not None and lease.expires_epoch > lease.now:
             held = words.age(max(lease.now - lease.claimed_epoch, 0))
@@ -52,11 +52,10 @@ def process_line(lease: Any) -> list[object]:
     process = lease.holder_process
     if not isinstance(process, Mapping) or not isinstance(process.get("pid"), int):
         return []
-    facts = {"pid": process["pid"], "host": lease.host}
     # The name of a holder is mostly host:pid.
     if lease.holder == f"{lease.host}:{process['pid']}":
         return []
-    return [_("process %(pid)s on %(host)s") % facts]
+    return [words.fill(_("process {} on {}"), process["pid"], words.clear(lease.host))]
 
 
 def expiry(lease: Any) -> SafeString:
@@ -88,7 +87,7 @@ def progress(value: Any) -> Iterator[SafeString]:
             text = f"{words.percent(share)}, {text}"
             yield format_html("{}{}", text, charts.share_bar(share, label=text, tone="active"))
     if value.get("message"):
-        yield words.name(value["message"])
+        yield words.clear(value["message"])
 
 
 def _number(value: Any) -> str:
@@ -104,18 +103,16 @@ def success(found: Recent) -> Iterator[str]:
         yield text % {"share": words.percent(found.success_rate), "count": decided}
 
 
-def against_interval(seconds: float, every: float | None) -> SafeString:
-    """The duration that 95 of 100 runs do not exceed, as a share of the interval."""
-    length = words.length(seconds)
+def against_interval(seconds: float, every: float | None) -> Iterator[object]:
+    """The duration that 95 of 100 runs do not exceed, and which share of the interval it is."""
+    yield _("95%% within %(length)s") % {"length": words.length(seconds)}
     if not every:
-        return format_html("{}", _("95%% within %(length)s") % {"length": length})
-    facts = {"length": length, "every": words.length(every)}
-    text = _("95%% within %(length)s, every %(every)s") % facts
+        return
     share = seconds / every
+    facts = {"share": words.percent(share), "every": words.length(every)}
+    text = _("%(share)s of the %(every)s interval") % facts
     tone = "bad" if share > 1 else "warn" if share >= WARN_SHARE else "good"
-    return format_html(
-        "{}{}", text, charts.share_bar(share, label=text, tone=tone, mark=WARN_SHARE)
-    )
+    yield format_html("{}{}", text, charts.share_bar(share, label=text, tone=tone, mark=WARN_SHARE))
 
 
 def sparkline(found: Recent) -> SafeString:

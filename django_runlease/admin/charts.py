@@ -196,10 +196,11 @@ def timeline(
     key: str,
     title: str,
     says: str,
+    drawn_since: float | None = None,
 ) -> SafeString:
     """One lane: pauses as bands behind it, runs as bars, declined ticks as marks below, takeovers
-    and breaks as signs above, and what overlaps on top of all. *key* tells its ids from those of
-    other pictures."""
+    and breaks as signs above, and what overlaps on top of all. Before *drawn_since* it is a broken
+    line: nothing is known of that time. *key* tells its ids from those of other pictures."""
     bars = format_html_join("", "{}", ((_lane_bar(scale, run),) for run in runs))
     signs = format_html_join(
         "", "{}", ((_sign(scale, run),) for run in runs if run.event or run.tone == "bad")
@@ -221,9 +222,8 @@ def timeline(
     )
     bands = format_html_join("", "{}", ((_band(scale, pause),) for pause in pauses))
     body = format_html(
-        '<rect class="runlease-lane" y="{}" width="100%" height="{}"/>{}{}{}{}{}{}',
-        LANE_TOP,
-        LANE_HEIGHT,
+        "{}{}{}{}{}{}{}",
+        _lane(scale, drawn_since),
         bands,
         _axis(scale, LANE_TOP, LANE_BOTTOM + 12),
         bars,
@@ -231,7 +231,7 @@ def timeline(
         signs,
         double,
     )
-    height = LANE_BOTTOM + (30 if scale.ticks else 14)
+    height = LANE_BOTTOM + (30 if any(label for _at, label in scale.ticks) else 14)
     return _picture("runlease-timeline", height, body, key=key, title=title, says=says)
 
 
@@ -245,6 +245,20 @@ def _band(scale: Scale, pause: Band) -> SafeString:
         width,
         LANE_HEIGHT + 12,
         pause.says,
+    )
+
+
+def _lane(scale: Scale, drawn_since: float | None) -> SafeString:
+    since = 0.0 if drawn_since is None else scale.share(drawn_since)
+    undrawn = '<line class="runlease-undrawn" x1="0" x2="{}" y1="{}" y2="{}"/>' if since else ""
+    middle = LANE_TOP + LANE_HEIGHT / 2
+    return format_html(
+        '<rect class="runlease-lane" x="{}" y="{}" width="{}" height="{}"/>{}',
+        _percent(since),
+        LANE_TOP,
+        _percent(1 - since),
+        LANE_HEIGHT,
+        format_html(undrawn, _percent(since), middle, middle) if undrawn else "",
     )
 
 
@@ -304,6 +318,14 @@ def _axis(scale: Scale, top: int, bottom: int) -> SafeString:
     return format_html("{}{}", lines, labels)
 
 
+def axis(scale: Scale) -> SafeString:
+    """The labels alone, above lanes that have none. Who cannot see them hears the instants."""
+    return format_html(
+        '<svg class="runlease-axis" width="100%" height="20" aria-hidden="true">{}</svg>',
+        _axis(scale, 16, 0),
+    )
+
+
 def _anchor(share: float) -> str:
     return "start" if share < 0.04 else "end" if share > 0.96 else "middle"
 
@@ -325,7 +347,7 @@ def trend(
 ) -> SafeString:
     """The lengths of *runs* over the time when they began; squares are those that went wrong.
 
-    A level that would press all the others to the ground is left out.
+    Of a level that would press all the others to the ground the label says that it is above.
     """
     longest = max((run.end - run.start for run in runs), default=0.0) or 1.0
     shown = [level for level in levels if level.length <= 4 * longest]
@@ -350,9 +372,9 @@ def trend(
                 _ANCHORED[level.anchor],
                 _number(float(y(level.length)) - 4),
                 level.anchor,
-                level.label,
+                level.label if level in shown else f"\N{UPWARDS ARROW} {level.label}",
             )
-            for level in shown
+            for level in levels
         ),
     )
     bottom = TREND_TOP + TREND_HEIGHT

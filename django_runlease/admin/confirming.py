@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from ..exceptions import RunLeaseError
 from ..models import AlertKind
 from ..store import Blocked
+from . import words
 from .actions import BREAK, BUTTONS, SILENCE, Action, Order
 from .figures import open_alerts
 from .pages import holder_facts
@@ -81,7 +82,9 @@ def _confirm(
     else:
         form = action.form(initial={"generation": lease.generation})
     context = {
-        **lease_admin.page_context(request, lease),
+        **lease_admin.page_context(
+            request, lease, (words.name(lease.name), back), (action.label, "")
+        ),
         "title": f"{action.label}: {lease.name}",
         "name": lease.name,
         "action": action,

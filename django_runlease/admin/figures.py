@@ -39,7 +39,10 @@ ENDED = tuple(value for value in Outcome.values if value not in ("declined", "ru
 RUNS = Filters(outcomes=(*ENDED, Outcome.RUNNING.value), bypasses=False)
 TICKS = Filters(outcomes=(Outcome.DECLINED.value,))
 
-_COLUMNS = ("pk", "start", "end", "outcome", "holder", "reason", "took_over_from")
+_COLUMNS = (
+    *("pk", "start", "end", "outcome", "holder", "host", "reason", "took_over_from"),
+    *("wait", "delay"),
+)
 
 STALLED = "stalled"
 """The view of a lease that is held, and was not renewed for most of its ttl."""
@@ -55,12 +58,21 @@ class Bar:
     outcome: str
     pk: int = 0
     holder: str = ""
+    host: str = ""
     reason: str = ""
     took_over_from: str = ""
+    wait: float | None = None
+    """Seconds that it waited for the lease."""
+    delay: float | None = None
+    """Seconds from its tick to its start."""
 
     @property
     def length(self) -> float:
         return max(self.end - self.start, 0.0)
+
+    @property
+    def goes_on(self) -> bool:
+        return self.outcome == Outcome.RUNNING
 
     @property
     def event(self) -> str:
@@ -167,12 +179,24 @@ class Window:
     runs: tuple[Bar, ...] = ()
     ticks: tuple[Bar, ...] = ()
     pauses: tuple[Pause, ...] = ()
-    cut: bool = False
-    """Whether there were too many."""
+    drawn_since: float | None = None
+    """From when on all of them are here, if there were too many."""
+
+    @property
+    def cut(self) -> bool:
+        return self.drawn_since is not None
 
     @property
     def ended(self) -> list[Bar]:
         return [run for run in self.runs if run.outcome != Outcome.RUNNING]
+
+    @property
+    def takeovers(self) -> int:
+        return sum(bool(run.took_over_from) for run in self.runs)
+
+    @property
+    def breaks(self) -> int:
+        return sum(run.event == "break" for run in self.runs)
 
     @property
     def overlaps(self) -> list[tuple[float, float]]:
@@ -201,7 +225,7 @@ def windows(alias: str, names: Iterable[str], length: timedelta, most: int) -> d
             runs=tuple(sorted(own.values(), key=lambda run: (run.start, run.pk))),
             ticks=tuple(ticks.get(name, ())),
             pauses=pauses.get(name, ()),
-            cut=max(len(runs.get(name, ())), len(ticks.get(name, ()))) >= most,
+            drawn_since=_cut(runs.get(name, []), ticks.get(name, []), most),
         )
     return found
 
@@ -246,11 +270,21 @@ def _spans(actions: Sequence[Any], since: float) -> Iterator[Pause]:
             yield Pause(start=at, end=end, by=by, reason=reason, lasts=following is None)
 
 
+def _cut(runs: list[Bar], ticks: list[Bar], most: int) -> float | None:
+    """From when on there are all of both, if there are as many as are read of one."""
+    return max((bars[0].start for bars in (runs, ticks) if len(bars) >= most), default=None)
+
+
 def _bars(alias: str, keys: Any) -> dict[str, list[Bar]]:
     found = (
         Run.objects.using(alias)
         .filter(pk__in=keys)
-        .annotate(start=Epoch("started_at"), end=Epoch(Coalesce("finished_at", Now())))
+        .annotate(
+            start=Epoch("started_at"),
+            end=Epoch(Coalesce("finished_at", Now())),
+            wait=Epoch("waited"),
+            delay=Epoch("lag"),
+        )
         .order_by("started_at", "id")
         .values("lease_name", *_COLUMNS)
     )
@@ -259,6 +293,11 @@ def _bars(alias: str, keys: Any) -> dict[str, list[Bar]]:
         bar = Bar(**{column: row[column] for column in _COLUMNS})
         bars.setdefault(row["lease_name"], []).append(bar)
     return bars
+
+
+def newest(alias: str, name: str, count: int) -> list[Bar]:
+    """The *count* newest runs of the lease, the newest first."""
+    return _bars(alias, newest_keys_of_each([name], RUNS, count)).get(name, [])[::-1]
 
 
 def open_alerts(alias: str, names: Sequence[str]) -> dict[str, list[Row]]:

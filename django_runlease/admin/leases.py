@@ -76,7 +76,7 @@ class RunLeaseAdmin(ReadOnly):
 
     @admin.display(description=gettext_lazy("lease"), ordering="name")
     def name_(self, lease: Any) -> SafeString:
-        return words.name(lease.name)
+        return words.clear(lease.name)
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lease: Any) -> SafeString:
@@ -87,7 +87,7 @@ class RunLeaseAdmin(ReadOnly):
     def holder_(self, lease: Any) -> SafeString:
         if lease.token is None:
             return words.nothing()
-        lines: list[object] = [words.name(lease.holder), *process_line(lease)]
+        lines: list[object] = [words.clear(lease.holder), *process_line(lease)]
         if lease.renewed_epoch is not None:
             renewed = words.when(lease.renewed_epoch, lease.now)
             lines.append(format_html(_("renewed {}"), renewed))
@@ -110,7 +110,7 @@ class RunLeaseAdmin(ReadOnly):
             return words.nothing()
         lines: list[object] = [sparkline(found), *success(found)]
         if found.p95 is not None:
-            lines.append(against_interval(found.p95, lease.every_seconds))
+            lines += against_interval(found.p95, lease.every_seconds)
         return cell(gettext_lazy("Recent runs"), lines)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -133,17 +133,9 @@ class RunLeaseAdmin(ReadOnly):
             ]
         page = lease_context(self, request, lease, alerts)
         page["actions"] = buttons(self, request, lease)
-        context = {**self.page_context(request, lease), "title": lease.name, **page}
-        return TemplateResponse(request, "runlease/admin/lease.html", context)
-
-    def page_context(self, request: HttpRequest, lease: Any) -> dict[str, Any]:
-        """What the admin's own templates take for a page about *lease*."""
-        return {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "original": lease,
-            "media": self.media,
-            "change": True,
-            "is_popup": False,
-            "has_view_permission": True,
+        context = {
+            **self.page_context(request, lease, (words.name(lease.name), "")),
+            "title": lease.name,
+            **page,
         }
+        return TemplateResponse(request, "runlease/admin/lease.html", context)

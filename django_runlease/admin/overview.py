@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
@@ -10,10 +12,11 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from ..history import Row
-from ..models import RunLease
-from . import pictures, words
+from ..models import Outcome, RunLease
+from . import charts, pictures, words
 from .base import MOST, Bounded
 from .cells import alert_badge
 from .figures import Window, loud_alerts, windows
@@ -30,6 +33,17 @@ BARS = 300
 
 ALERTS = 50
 """How many alerts are listed."""
+
+
+COUNTED = (
+    gettext_lazy("runs"),
+    gettext_lazy("succeeded"),
+    gettext_lazy("went wrong"),
+    gettext_lazy("declined"),
+    gettext_lazy("taken over"),
+    gettext_lazy("broken"),
+    gettext_lazy("two at once"),
+)
 
 
 def urls(lease_admin: RunLeaseAdmin) -> list[URLPattern]:
@@ -50,9 +64,9 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
     shown: list[Any] = list(page.object_list)
     found = windows(lease_admin.alias, [lease.name for lease in shown], length, BARS)
     alerts = _alerts(lease_admin)
+    now = shown[0].now if shown else 0.0
     context = {
-        # It stands in the breadcrumbs where the object does elsewhere.
-        **lease_admin.page_context(request, _("Overview")),
+        **lease_admin.page_context(request, None, (_("Overview"), "")),
         "title": _("Overview"),
         "page": page,
         "pages": page.paginator.get_elided_page_range(page.number),
@@ -61,6 +75,8 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
         "most": MOST,
         "period": period,
         "periods": [(key, label) for key, (_length, label) in PERIODS.items()],
+        "axis": charts.axis(words.scale(now - length.total_seconds(), now)),
+        "counted": COUNTED,
         "lanes": [
             _lane(lease_admin, lease, found[lease.name], length.total_seconds()) for lease in shown
         ],
@@ -72,16 +88,29 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
 
 def _lane(lease_admin: RunLeaseAdmin, lease: Any, window: Window, seconds: float) -> dict[str, Any]:
     scale = words.scale(lease.now - seconds, lease.now)
+    # One axis on top is for all of them.
+    scale = replace(scale, ticks=[(at, "") for at, _label in scale.ticks])
     title = _("Timeline of %(name)s") % {"name": lease.name}
     return {
-        "name": lease.name,
+        "name": words.clear(lease.name),
         "url": lease_admin.link("runlease_change", lease.pk),
         "state": words.view(lease.view),
-        "holder": lease.holder if lease.token is not None else "",
+        "holder": words.clear(lease.holder) if lease.token is not None else "",
         "timeline": pictures.timeline(window, scale, key=f"lane-{lease.pk}", title=title),
-        "summary": pictures.summary(window),
+        "counts": list(zip(COUNTED, _counts(window), strict=True)),
         "is_cut": window.cut,
     }
+
+
+def _counts(window: Window) -> Iterator[int]:
+    """As many as :data:`COUNTED` names."""
+    yield len(window.runs)
+    yield sum(run.outcome == Outcome.SUCCEEDED for run in window.runs)
+    yield sum(words.tone(run.outcome) == "bad" for run in window.runs)
+    yield len(window.ticks)
+    yield window.takeovers
+    yield window.breaks
+    yield len(window.overlaps)
 
 
 def _alerts(lease_admin: RunLeaseAdmin) -> list[Row]:

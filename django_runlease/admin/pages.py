@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from operator import itemgetter
 from typing import Any
 
 from django.http import Http404, HttpRequest
 from django.utils.html import format_html
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from .. import card, history
@@ -19,12 +17,18 @@ from ..statistics import statistics
 from . import pictures, words
 from .base import ReadOnly
 from .cells import alert_badge, expiry, progress
-from .figures import Bar, Pause, Window, windows
+from .figures import newest, windows
+from .headline import headline
+from .links import runs_of
 from .operators import actions
 from .periods import PERIODS, chosen
+from .tables import oddities, outcomes, rows, rows_of
 
 MOST = 1_000
 """How many runs, and how many declined ticks, are drawn at most."""
+
+NEWEST = 10
+"""How many runs are listed, however long ago they were."""
 
 TABLE = 200
 """How many of them stand in the table beside a picture."""
@@ -43,12 +47,13 @@ def lease_context(
     since = utc(now - length.total_seconds())
     window = windows(alias, [lease.name], length, MOST)[lease.name]
     found = statistics(alias, lease.name, since=since)
+    last = newest(alias, lease.name, NEWEST)
     known = _known(lease)
     scale = words.scale(now - length.total_seconds(), now)
     uncertain = known["uncertain_effects"]
     return {
         "lease": lease,
-        "state": words.view(lease.view),
+        "headline": headline(lease, next((run for run in last if not run.goes_on), None)),
         "alerts": [_alert(alert) for alert in alerts],
         "facts": list(_holder(lease, known)),
         "job": list(_job(lease, known)),
@@ -60,14 +65,17 @@ def lease_context(
         ),
         "trend": pictures.trend(window, scale, found, key="trend") if window.ended else "",
         "figures": list(_figures(found)),
-        "rows": table(site, window),
+        "outcomes": outcomes(found),
+        "oddities": oddities(found, window),
+        "rows": rows_of(site, window)[:TABLE],
+        "newest": rows(site, last),
         "window": window,
         "most": MOST,
         "table_length": TABLE,
         "uncertain": _uncertain(lease.name, alias) if uncertain else [],
         "uncertain_count": uncertain,
         **actions(lease.name, alias),
-        "runs_url": _runs_of(site, lease.name),
+        "runs_url": runs_of(site, lease.name),
     }
 
 
@@ -84,16 +92,13 @@ def _known(lease: Any) -> Row:
     return card.card(row, alias)
 
 
-def _runs_of(site: ReadOnly, name: str) -> str:
-    return f"{site.link('run_changelist')}?{urlencode({'lease': name})}"
-
-
 def _holder(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
     if lease.token is None:
         return
     yield _("Holder"), words.name(lease.holder)
     yield _("Host"), words.name(lease.host)
     yield from _process(known)
+    yield _("Generation"), lease.generation
     if lease.claimed_epoch is not None:
         yield _("Since"), _both(lease.claimed_epoch, lease.now)
     yield _("Expiry"), expiry(lease)
@@ -131,7 +136,8 @@ def _job(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
     if lease.paused:
         yield _("Paused by"), words.name(lease.paused_by)
         yield _("Reason"), words.name(lease.paused_reason) if lease.paused_reason else ""
-    yield _("Generation"), lease.generation
+    if lease.token is None:
+        yield _("Generation"), lease.generation
     for label, seconds in (
         (_("Interval"), lease.every_seconds),
         (_("Lasts without renewal"), lease.ttl_seconds),
@@ -165,38 +171,6 @@ def _figures(found: Row) -> Iterator[tuple[str, list[str]]]:
         shares = [found["share"][name] for name in ("min", "median", "p95", "max")]
         if any(share is not None for share in shares):
             yield _("Share of the interval"), [words.percent(share) for share in shares]
-
-
-def table(site: ReadOnly, window: Window) -> list[dict[str, Any]]:
-    """The rows of the table beside the picture, the newest first."""
-    bars = sorted([*window.runs, *window.ticks], key=lambda bar: (-bar.start, -bar.pk))
-    rows = [_run_row(site, bar) for bar in bars[:TABLE]]
-    rows += [_pause_row(pause) for pause in window.pauses]
-    return sorted(rows, key=itemgetter("began"), reverse=True)[:TABLE]
-
-
-def _run_row(site: ReadOnly, bar: Bar) -> dict[str, Any]:
-    return {
-        "url": site.link("run_change", bar.pk),
-        "outcome": words.outcome(bar.outcome),
-        "began": bar.start,
-        "start": words.at(bar.start),
-        "length": "" if bar.outcome == "declined" else words.length(bar.length),
-        "holder": bar.holder,
-        "reason": bar.reason,
-        "took_over_from": bar.took_over_from,
-    }
-
-
-def _pause_row(pause: Pause) -> dict[str, Any]:
-    return {
-        "outcome": words.badge(State.PAUSED, State.PAUSED.label),
-        "began": pause.start,
-        "start": words.at(pause.start),
-        "length": words.length(pause.length),
-        "holder": pause.by,
-        "reason": pause.reason,
-    }
 
 
 def _alert(alert: Row) -> Row:

@@ -29,6 +29,7 @@ def timeline(window: Window, scale: charts.Scale, *, key: str, title: str) -> Sa
         key=key,
         title=title,
         says=summary(window),
+        drawn_since=window.drawn_since,
     )
 
 
@@ -49,8 +50,7 @@ def _parts(window: Window) -> Iterator[str]:
 
 def _counted(window: Window) -> Iterator[str]:
     ticks, overlaps, pauses = len(window.ticks), len(window.overlaps), len(window.pauses)
-    takeovers = sum(bool(run.took_over_from) for run in window.runs)
-    breaks = sum(run.event == "break" for run in window.runs)
+    takeovers, breaks = window.takeovers, window.breaks
     for count, text in (
         (ticks, ngettext("%(count)s declined tick", "%(count)s declined ticks", ticks)),
         (takeovers, ngettext("%(count)s takeover", "%(count)s takeovers", takeovers)),

@@ -7,11 +7,13 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin import SimpleListFilter
-from django.contrib.admin.utils import flatten_fieldsets
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -25,7 +27,9 @@ from ..search import Filters, names_with, newest_keys
 from . import words
 from .base import MOST, Bounded, ReadOnly
 from .cells import cell
+from .links import lease_url, runs_of
 from .periods import PERIODS
+from .run import run_context
 
 NAMES = 50
 """How many leases a search looks into."""
@@ -98,17 +102,6 @@ class RunAdmin(ReadOnly):
     list_max_show_all = 50
     show_facets = admin.ShowFacets.NEVER
     change_list_template = "runlease/admin/runs.html"
-    fieldsets = [
-        (None, {"fields": [("lease", "outcome_", "exit_code"), "traceback", "said"]}),
-        (
-            gettext_lazy("Times"),
-            {"fields": [("started", "finished", "duration"), ("scheduled", "lag_", "waited_")]},
-        ),
-        (
-            gettext_lazy("Who"),
-            {"fields": [("holder", "host", "trigger"), ("generation", "took_over_from")]},
-        ),
-    ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         runs: QuerySet[Run] = super().get_queryset(request)
@@ -125,9 +118,6 @@ class RunAdmin(ReadOnly):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return Runs
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        return flatten_fieldsets(self.get_fieldsets(request, obj))
-
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
@@ -138,26 +128,47 @@ class RunAdmin(ReadOnly):
         return lookup in {choice.parameter_name for choice in CHOICES}
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        context = {"title": capfirst(self.opts.verbose_name_plural), "most": MOST}
+        title, name = capfirst(self.opts.verbose_name_plural), request.GET.get("lease")
+        context = {"title": title, "most": MOST}
+        if name:
+            context["title"] = _("Runs of %(name)s") % {"name": name}
+            context.update(self.way((words.name(name), "")))
+            context["lease_url"] = lease_url(self, request, name)
         return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """The page of one run."""
+        if request.method != "GET" or not self.has_view_permission(request):
+            raise PermissionDenied
+        run: Any = self.get_object(request, unquote(object_id))
+        if run is None:
+            raise Http404
+        runs_url = runs_of(self, run.lease_name)
+        crumbs = (words.name(run.lease_name), runs_url), (words.exact(run.start), "")
+        context = {
+            **self.page_context(request, run, *crumbs),
+            "title": _("Run of %(name)s") % {"name": run.lease_name},
+            "runs_url": runs_url,
+            "lease_url": lease_url(self, request, run.lease_name),
+            **run_context(run),
+        }
+        return TemplateResponse(request, "runlease/admin/run.html", context)
 
     @admin.display(description=gettext_lazy("lease"))
     def lease(self, run: Any) -> SafeString:
-        return words.name(run.lease_name)
+        return words.clear(run.lease_name)
 
     @admin.display(description=gettext_lazy("outcome"))
     def outcome_(self, run: Any) -> SafeString:
-        reason = [words.name(run.reason)] if run.reason else []
+        reason = [words.clear(words.why(run.outcome, run.reason))] if run.reason else []
         return cell("", [words.outcome(run.outcome), *reason])
 
     @admin.display(description=gettext_lazy("started"))
     def started(self, run: Any) -> SafeString:
         ago = words.ago(run.now - run.start)
         return cell(gettext_lazy("Started"), [words.at(run.start), ago])
-
-    @admin.display(description=gettext_lazy("finished"))
-    def finished(self, run: Any) -> SafeString:
-        return words.at(run.end) if run.end is not None else words.nothing()
 
     @admin.display(description=gettext_lazy("duration"))
     def duration(self, run: Any) -> SafeString:
@@ -176,45 +187,11 @@ class RunAdmin(ReadOnly):
     def who(self, run: Any) -> SafeString:
         lines: list[object] = []
         if run.outcome == Outcome.DECLINED:
-            lines.append(format_html(_("tick on {}"), words.name(run.host)))
+            lines.append(format_html(_("tick on {}"), words.clear(run.host)))
             if run.holder:
-                lines.append(format_html(_("held by {}"), words.name(run.holder)))
+                lines.append(format_html(_("held by {}"), words.clear(run.holder)))
         elif run.holder:
-            lines.append(words.name(run.holder))
+            lines.append(words.clear(run.holder))
         if run.took_over_from:
-            lines.append(format_html(_("took over from {}"), words.name(run.took_over_from)))
+            lines.append(format_html(_("took over from {}"), words.clear(run.took_over_from)))
         return cell(gettext_lazy("Who"), [*lines, run.trigger])
-
-    @admin.display(description=gettext_lazy("scheduled for"))
-    def scheduled(self, run: Any) -> SafeString:
-        return words.at(run.tick_epoch) if run.tick_epoch is not None else words.nothing()
-
-    @admin.display(description=gettext_lazy("waited"))
-    def waited_(self, run: Any) -> str:
-        return words.length(run.waited_seconds) or words.nothing()
-
-    @admin.display(description=gettext_lazy("started after its tick"))
-    def lag_(self, run: Any) -> str:
-        return words.length(run.lag_seconds) or words.nothing()
-
-    @admin.display(description=gettext_lazy("error"))
-    def traceback(self, run: Any) -> SafeString:
-        return folded(run.error, _("Show the traceback"))
-
-    @admin.display(description=gettext_lazy("output"))
-    def said(self, run: Any) -> SafeString:
-        return folded(run.output, _("Show the end of the output"))
-
-
-def folded(text: str, summary: str) -> SafeString:
-    """Many lines behind one that opens them; the last of them is seen at once."""
-    if not text:
-        return words.nothing()
-    lines = text.rstrip().splitlines() or [text]
-    return format_html(
-        '<div class="runlease-folded"><bdi class="runlease-name">{}</bdi><details>'
-        '<summary>{}</summary><pre class="runlease-output" tabindex="0">{}</pre></details></div>',
-        lines[-1][:500],
-        summary,
-        text,
-    )

@@ -20,8 +20,20 @@ from .figures import STALLED
 
 DAY = 86_400
 
+SHORT = 40
+"""How many characters of a name are always seen."""
+
 VIEWS = {**dict(State.choices), STALLED: gettext_lazy("not renewed")}
 """What the views of a lease are called."""
+
+REASONS = {
+    "held": gettext_lazy("the lease was held"),
+    "busy": gettext_lazy("the lease's row was locked"),
+    "paused": gettext_lazy("the lease was paused"),
+    "not_due": gettext_lazy("the minimum hold had not passed"),
+    "same_tick": gettext_lazy("the tick had had its run"),
+}
+"""Why ticks are declined."""
 
 TONES = {
     State.HELD.value: "active",
@@ -56,6 +68,16 @@ def view(word: str) -> SafeString:
 
 def outcome(word: str) -> SafeString:
     return badge(word, dict(Outcome.choices).get(word, word))
+
+
+def why(outcome: str, reason: str) -> str:
+    """Why a run ended as it did, or why a tick was declined."""
+    return str(REASONS.get(reason, reason)) if outcome == Outcome.DECLINED else reason
+
+
+def at_least(count: int, *, cut: bool) -> str:
+    """A number that may be higher if what was counted was *cut*."""
+    return _("%(count)s or more") % {"count": count} if cut else str(count)
 
 
 def kind(word: str) -> str:
@@ -116,9 +138,12 @@ def _time(epoch: float, text: str, title: str) -> SafeString:
 
 
 def percent(share: float | None) -> str:
-    """*share* of 1 as a percentage that is 100 only if all of it is meant."""
+    """*share* of 1 as a percentage that is 100 only if all of it is meant, and 0 only if nothing
+    is."""
     if share is None:
         return ""
+    if 0 < share < 0.01:
+        return pgettext("a share", "<1%%") % ()
     return pgettext("a share", "%(number)s%%") % {"number": int(share * 100 + 1e-9)}
 
 
@@ -130,6 +155,12 @@ def name(text: object) -> SafeString:
 def fill(text: str, *parts: object) -> SafeString:
     """A translated *text* with its ``{}`` filled in."""
     return format_html(text, *parts)
+
+
+def clear(text: object) -> SafeString:
+    """As :func:`name`, where there is room for some lines only; the whole of it on hover."""
+    hint = format_html(' title="{}"', text) if len(str(text)) > SHORT else ""
+    return format_html('<bdi class="runlease-name runlease-short"{}>{}</bdi>', hint, text)
 
 
 def lines(parts: Iterable[object]) -> SafeString:

@@ -1,0 +1,88 @@
+"""The tables that stand beside the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from ..history import Row
+from ..models import Outcome, State
+from . import words
+from .base import ReadOnly
+from .figures import Bar, Pause, Window
+
+
+def rows(site: ReadOnly, bars: Iterable[Bar]) -> list[dict[str, Any]]:
+    """Runs and declined ticks, each with what there is to say of it."""
+    return [_row(site, bar) for bar in bars]
+
+
+def rows_of(site: ReadOnly, window: Window) -> list[dict[str, Any]]:
+    """All that is drawn, the newest first: runs, declined ticks and pauses."""
+    found = rows(site, [*window.ticks[::-1], *window.runs[::-1]])
+    found += [_pause_row(pause) for pause in window.pauses]
+    return sorted(found, key=itemgetter("began"), reverse=True)
+
+
+def _pause_row(pause: Pause) -> dict[str, Any]:
+    return {
+        "outcome": words.badge(State.PAUSED, State.PAUSED.label),
+        "began": pause.start,
+        "start": words.at(pause.start),
+        "length": words.length(pause.length),
+        "holder": words.clear(pause.by) if pause.by else "",
+        "why": words.lines([words.clear(pause.reason)] if pause.reason else []),
+    }
+
+
+def _row(site: ReadOnly, bar: Bar) -> dict[str, Any]:
+    declined = bar.outcome == Outcome.DECLINED
+    why = [words.clear(text) for text in [words.why(bar.outcome, bar.reason)] if text]
+    if bar.took_over_from:
+        why.append(words.fill(_("took over from {}"), words.clear(bar.took_over_from)))
+    return {
+        "url": site.link("run_change", bar.pk),
+        "outcome": words.outcome(bar.outcome),
+        "began": bar.start,
+        "start": words.at(bar.start),
+        "length": "" if declined else words.length(bar.length),
+        "wait": words.length(bar.wait),
+        "delay": words.length(bar.delay),
+        "host": words.clear(bar.host) if bar.host else "",
+        "holder": words.clear(bar.holder) if bar.holder else "",
+        "why": words.lines(why),
+    }
+
+
+def outcomes(found: Row) -> list[tuple[object, int, str]]:
+    """How the runs of a period ended: how many did so, and which share of all they are."""
+    counts, runs = found["outcomes"], found["runs"]
+    return [
+        (words.outcome(value), counts[value], words.percent(counts[value] / runs))
+        for value in Outcome.values
+        if value in counts
+    ]
+
+
+def oddities(found: Row, window: Window) -> list[tuple[str, str]]:
+    """What else happened in the period, and how often: ticks declined, by reason; takeovers,
+    breaks, overlaps and pauses, of those that are drawn."""
+    declines = [
+        (_("Declined: %(why)s") % {"why": words.REASONS[reason]}, str(count))
+        for reason, count in found["declines"].items()
+    ]
+    return [*declines, *_events(window)]
+
+
+def _events(window: Window) -> Iterator[tuple[str, str]]:
+    for label, count in (
+        (_("Takeovers"), window.takeovers),
+        (_("Breaks"), window.breaks),
+        (_("Two runs at once"), len(window.overlaps)),
+        (_("Pauses"), len(window.pauses)),
+    ):
+        if count:
+            yield label, words.at_least(count, cut=window.cut)
