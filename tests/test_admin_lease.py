@@ -377,3 +377,8 @@ def test_every_part_that_may_appear_has_its_place_for_the_refresh(ops):
     ran()
     AlertFactory(lease_name="job")
     assert parts(busy) == parts(RunLeaseFactory(name="idle")) > {"headline", "actions", "trend"}
+
+
+def test_a_pause_without_a_reason_has_no_empty_line_for_one(ops):
+    said = page(ops, RunLeaseFactory(name="job", paused=True, paused_by="bob"))
+    assert "Paused by bob Generation" in said.text

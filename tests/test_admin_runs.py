@@ -211,3 +211,11 @@ def test_no_run_at_all_is_told_from_none_that_matches(ops):
 def test_a_run_that_does_not_exist_is_not_found(ops):
     for key in ("4711", "x"):
         assert ops.get(reverse("admin:runlease_run_change", args=[key])).status_code == 404
+
+
+def test_a_run_without_output_says_so_once_it_has_ended(ops):
+    said = "Nothing of its output was kept"
+    assert said in one(ops).text
+    assert said not in one(ops, output="x").text
+    assert said not in one(ops, running=True).text
+    assert said not in one(ops, declined=True).text

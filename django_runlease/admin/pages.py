@@ -135,7 +135,8 @@ def _process(known: Row) -> Iterator[tuple[str, object]]:
 def _job(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
     if lease.paused:
         yield _("Paused by"), words.name(lease.paused_by)
-        yield _("Reason"), words.name(lease.paused_reason) if lease.paused_reason else ""
+        if lease.paused_reason:
+            yield _("Reason"), words.name(lease.paused_reason)
     if lease.token is None:
         yield _("Generation"), lease.generation
     for label, seconds in (

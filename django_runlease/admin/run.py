@@ -24,7 +24,7 @@ def run_context(run: Any) -> dict[str, Any]:
         "error_end": _last_line(run.error),
         "output": run.output,
         "output_end": _last_line(run.output),
-        "declined": run.outcome == Outcome.DECLINED,
+        "ended": run.outcome not in (Outcome.DECLINED, Outcome.RUNNING),
     }
 
 
