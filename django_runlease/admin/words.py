@@ -15,8 +15,9 @@ from django.utils.translation import gettext_lazy, pgettext
 from ..clock import utc
 from ..models import AlertKind, Outcome, Severity, State
 from ..terms import short
-from .charts import Scale, icon
+from .charts import Scale
 from .figures import STALLED
+from .icons import icon
 
 DAY = 86_400
 
