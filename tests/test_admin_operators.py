@@ -251,6 +251,7 @@ def test_a_pause_is_drawn_behind_the_runs_named_in_the_legend_and_told_in_the_ta
     at = r"\S+ \S+ UTC"
     rows = (f"paused {at} 3h bob", f"succeeded {at} 1h .*", f"paused {at} 6h ada disk full")
     assert re.search(" ".join(rows), table)
+    assert "What else happened Pauses 2" in said.text
 
 
 def test_pauses_are_drawn_in_the_overview_too_in_as_many_queries(ops, django_assert_num_queries):

@@ -12,7 +12,6 @@ from django.utils.translation import gettext as _
 from .. import card, history
 from ..clock import utc
 from ..history import Row
-from ..models import State
 from ..statistics import statistics
 from . import pictures, words
 from .base import ReadOnly
