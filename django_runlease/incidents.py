@@ -115,7 +115,7 @@ def look(alias: str, name: str | None = None) -> Report:
     Raises ValueError for mistakes in the settings of the alerts, and Django's database errors.
     """
     looked_at = store.database_clock(alias)
-    return _report(alias, looked_at, evaluate(alias, name), name)
+    return _report(alias, looked_at, evaluate(alias, _names(name)), name)
 
 
 def check(alias: str, name: str | None = None, *, notify: bool = False) -> Report:
@@ -127,10 +127,14 @@ def check(alias: str, name: str | None = None, *, notify: bool = False) -> Repor
     """
     store.close_dead_runs(alias, name)
     looked_at = store.database_clock(alias)
-    findings = evaluate(alias, name)
+    findings = evaluate(alias, _names(name))
     record(alias, looked_at, findings, name)
     report = _report(alias, looked_at, findings, name)
     return notified(report, alias, name) if notify else report
+
+
+def _names(name: str | None) -> list[str] | None:
+    return None if name is None else [name]
 
 
 def record(
@@ -142,8 +146,8 @@ def record(
         "names": [finding.lease_name for finding in findings],
         "kinds": [finding.kind.value for finding in findings],
         "severities": [finding.severity.value for finding in findings],
-        "messages": [finding.message for finding in findings],
-        "remedies": [finding.remedy for finding in findings],
+        "messages": [str(finding.message) for finding in findings],
+        "remedies": [str(finding.remedy) for finding in findings],
         "looked_at": looked_at,
         "name": name,
     }
@@ -166,8 +170,8 @@ def _report(alias: str, looked_at: float, findings: Sequence[Finding], name: str
             "kind": finding.kind.value,
             "lease_name": finding.lease_name,
             "severity": finding.severity.value,
-            "message": finding.message,
-            "remedy": finding.remedy,
+            "message": str(finding.message),
+            "remedy": str(finding.remedy),
         }
         alerts.append({**known, **found})
     alerts.sort(key=lambda row: (_SEVERITIES.index(row["severity"]), row["lease_name"]))
