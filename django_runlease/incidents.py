@@ -321,9 +321,11 @@ def silence(
     offset) or for a *length* of time; with neither, lift its silence.
 
     It covers the open incident and those that open later, or else those that follow the last one.
-    Who did it and why is written down in the same transaction, unless there was no silence to
-    lift. Returns the incident. Raises ValueError for a moment that has passed or a reason of over
-    500 characters, RunLeaseError if there has been no such alert, Blocked if its row stays locked.
+    An alert that is there now and was never recorded is recorded first. Who did it and why is
+    written down in the same transaction as the silence, unless there was none to lift. Returns the
+    incident. Raises ValueError for a moment that has passed, a reason of over 500 characters or a
+    mistake in the settings of the alerts, RunLeaseError if there has been no such alert, Blocked
+    if its row stays locked.
     """
     is_lifted = until is None and length is None
     why = store.checked_reason(reason)
@@ -331,6 +333,8 @@ def silence(
         "silenced_until": _silent_until(alias, until, length),
         "silenced_by": "" if is_lifted else storable(by),
     }
+
+    _record_first(name, kind, alias)
 
     def write() -> tuple[Row | None, bool]:
         incidents = Alert.objects.using(alias).filter(lease_name=name, kind=kind)
@@ -373,6 +377,13 @@ def _log_silence(alert: Row, *, by: str, reason: str) -> None:
     else:
         text = "%s: %s: no longer silenced, by %s%s"
         log.info("alert_unsilenced", text, name, kind, by, why, **facts)
+
+
+def _record_first(name: str, kind: str, alias: str) -> None:
+    if Alert.objects.using(alias).filter(lease_name=name, kind=kind).exists():
+        return
+    looked_at = store.database_clock(alias)
+    record(alias, looked_at, evaluate(alias, [name]), name)
 
 
 def _silent_until(alias: str, until: datetime | None, length: timedelta | None) -> Any:

@@ -15,9 +15,10 @@ from django.utils.translation import gettext as _
 
 from ..exceptions import RunLeaseError
 from ..models import AlertKind
+from ..phrases import translated
 from ..store import Blocked
 from .actions import BREAK, BUTTONS, SILENCE, Action, Order
-from .figures import open_alerts
+from .live import live
 from .pages import holder_facts
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _confirm(
         "form": form,
         "effects": action.effects(lease),
         "facts": holder_facts(lease) if action is BREAK else [],
-        "alerts": _about(lease_admin.alias, lease.name, kind),
+        "alerts": _about(lease_admin.alias, lease, kind),
     }
     return TemplateResponse(request, "runlease/admin/confirm.html", context)
 
@@ -108,19 +109,19 @@ def _perform(
     try:
         said = action.perform(order)
     except Blocked as error:
-        form.add_error(None, str(error))
+        form.add_error(None, translated(error))
         if action is BREAK and order.given["generation"] == lease.generation:
             form.offer_force()
         return False
-    except RunLeaseError as error:
-        form.add_error(None, str(error))
+    except (RunLeaseError, ValueError) as error:
+        form.add_error(None, translated(error))
         return False
     lease_admin.log_change(request, lease, said)
     messages.success(request, f"{lease.name}: {said}")
     return True
 
 
-def _about(alias: str, lease_name: str, kind: str) -> list[Any]:
+def _about(alias: str, lease: Any, kind: str) -> list[Any]:
     """The alert that is to be silenced."""
-    alerts = open_alerts(alias, [lease_name]).get(lease_name, []) if kind else []
+    alerts = live(alias, [lease]).alerts.get(lease.name, []) if kind else []
     return [alert for alert in alerts if alert["kind"] == kind]

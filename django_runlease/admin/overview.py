@@ -16,7 +16,8 @@ from ..models import RunLease
 from . import pictures, words
 from .base import MOST, Bounded
 from .cells import alert_badge
-from .figures import Window, loud_alerts, windows
+from .figures import Window, loud_alerts, windows, worst_first
+from .live import Live, live
 from .periods import PERIODS, chosen
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
     page = Bounded(leases, LANES).get_page(request.GET.get("p"))
     shown: list[Any] = list(page.object_list)
     found = windows(lease_admin.alias, [lease.name for lease in shown], length, BARS)
-    alerts = _alerts(lease_admin)
+    now = live(lease_admin.alias, shown)
+    alerts = _alerts(lease_admin, shown, now)
     context = {
         # It stands in the breadcrumbs where the object does elsewhere.
         **lease_admin.page_context(request, _("Overview")),
@@ -65,6 +67,7 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
             _lane(lease_admin, lease, found[lease.name], length.total_seconds()) for lease in shown
         ],
         "alerts": alerts[:ALERTS],
+        "problem": now.problem,
         "more_alerts": len(alerts) > ALERTS,
     }
     return TemplateResponse(request, "runlease/admin/overview.html", context)
@@ -84,16 +87,21 @@ def _lane(lease_admin: RunLeaseAdmin, lease: Any, window: Window, seconds: float
     }
 
 
-def _alerts(lease_admin: RunLeaseAdmin) -> list[Row]:
-    """The open ones that are not silenced, the worst first, and one more than are listed."""
+def _alerts(lease_admin: RunLeaseAdmin, shown: list[Any], now: Live) -> list[Row]:
+    """The open ones that are not silenced, the worst first, and one more than are listed: those of
+    the leases *shown* as they are *now*, all others as the last check saw them."""
     alias = lease_admin.alias
-    alerts = loud_alerts(alias, ALERTS + 1)
-    names = [alert["lease_name"] for alert in alerts]
-    keys = dict(RunLease.objects.using(alias).filter(name__in=names).values_list("name", "pk"))
+    keys = {lease.name: lease.pk for lease in shown}
+    others = loud_alerts(alias, ALERTS + 1, besides=list(keys))
+    own = [alert for alerts in now.alerts.values() for alert in alerts if not alert["silenced"]]
+    alerts = worst_first([*own, *others])[: ALERTS + 1]
+    names = {alert["lease_name"] for alert in others}
+    more = RunLease.objects.using(alias).filter(name__in=names)
+    keys.update(more.values_list("name", "pk"))
     for alert in alerts:
         key = keys.get(alert["lease_name"])
         # The lease may have been removed.
         alert["url"] = "" if key is None else lease_admin.link("runlease_change", key)
         alert["badge"] = alert_badge(alert)
-        alert["since"] = words.when(alert["opened"], alert["now"])
+        alert["since"] = words.since(alert)
     return alerts

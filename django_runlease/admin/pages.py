@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..statistics import statistics
 from . import pictures, words
 from .base import ReadOnly
 from .cells import alert_badge, expiry, progress
-from .figures import Bar, Pause, Window, windows
+from .figures import Bar, Pause, Window, resolved_alerts, windows
 from .operators import actions
 from .periods import PERIODS, chosen
 
@@ -28,6 +29,9 @@ MOST = 1_000
 
 TABLE = 200
 """How many of them stand in the table beside a picture."""
+
+RESOLVED = 50
+"""How many alerts that are over are listed."""
 
 EFFECTS = 20
 
@@ -50,6 +54,7 @@ def lease_context(
         "lease": lease,
         "state": words.view(lease.view),
         "alerts": [_alert(alert) for alert in alerts],
+        **_resolved(lease, length),
         "facts": list(_holder(lease, known)),
         "job": list(_job(lease, known)),
         "period": period,
@@ -204,8 +209,24 @@ def _alert(alert: Row) -> Row:
     if alert["silenced"]:
         until = words.at(alert["silent"])
         silence = format_html(_("silenced until {} by {}"), until, words.name(alert["silenced_by"]))
-    since = words.when(alert["opened"], alert["now"])
+    since = words.since(alert)
     return {**alert, "badge": alert_badge(alert), "since": since, "silence": silence}
+
+
+def _resolved(lease: Any, length: timedelta) -> dict[str, Any]:
+    """The alerts that were resolved in the period."""
+    found = resolved_alerts(lease._state.db, lease.name, length, RESOLVED + 1)
+    rows = [
+        {
+            "badge": words.badge(alert["severity"], words.kind(alert["kind"])),
+            "opened_at": words.at(alert["opened"]),
+            "resolved_at": words.at(alert["resolved"]),
+            "lasted": words.length(alert["resolved"] - alert["opened"]),
+        }
+        for alert in found[:RESOLVED]
+    ]
+    cut = len(found) > RESOLVED
+    return {"resolved": rows, "resolved_cut": cut, "resolved_most": RESOLVED}
 
 
 def _uncertain(name: str, alias: str) -> list[Row]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
@@ -104,6 +105,16 @@ def when(epoch: float | None, now: float) -> SafeString:
     return _time(epoch, ago(now - epoch), exact(epoch))
 
 
+def since(alert: Mapping[str, Any]) -> SafeString:
+    """Since when an alert is open; or that no check has recorded it."""
+    if alert["opened"] is None:
+        return format_html("{}", _("seen just now, by no check yet"))
+    opened = when(alert["opened"], alert["now"])
+    if alert["is_recorded"]:
+        return fill(_("{opened}, as of the last check"), opened=opened)
+    return opened
+
+
 def at(epoch: float | None) -> SafeString:
     """The exact instant."""
     return SafeString("") if epoch is None else _time(epoch, exact(epoch), "")
@@ -127,9 +138,9 @@ def name(text: object) -> SafeString:
     return format_html('<bdi class="runlease-name">{}</bdi>', text)
 
 
-def fill(text: str, *parts: object) -> SafeString:
-    """A translated *text* with its ``{}`` filled in."""
-    return format_html(text, *parts)
+def fill(text: str, *parts: object, **named: object) -> SafeString:
+    """A translated *text* with its ``{}`` and ``{names}`` filled in."""
+    return format_html(text, *parts, **named)
 
 
 def lines(parts: Iterable[object]) -> SafeString:
