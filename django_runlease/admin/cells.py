@@ -66,7 +66,12 @@ def expiry(lease: Any) -> SafeString:
     if left <= 0:
         return format_html(_("expired {}"), words.when(lease.expires_epoch, lease.now))
     text = words.age(left)
-    time = format_html('<span data-runlease-left="{}">{}</span>', f"{left:.2f}", text)
+    time = format_html(
+        '<span data-runlease-left="{}" data-runlease-units="{}">{}</span>',
+        f"{left:.2f}",
+        words.units(),
+        text,
+    )
     of = lease.ttl_seconds or left
     label = _("expires in %(length)s") % {"length": text}
     bar = charts.share_bar(left / of, label=label, tone=words.tone(lease.view), of=of)
@@ -85,7 +90,7 @@ def progress(value: Any) -> Iterator[SafeString]:
         if share is None:
             yield format_html("{}", text)
         else:
-            text = f"{words.percent(share)}, {text}"
+            text = words.listed([words.percent(share), text])
             yield format_html("{}{}", text, charts.share_bar(share, label=text, tone="active"))
     if value.get("message"):
         yield words.name(value["message"])
@@ -123,11 +128,14 @@ def sparkline(found: Recent) -> SafeString:
     runs = found.runs[-SPARKS:]
     ticks = [tick for tick in found.declines if tick.start >= runs[0].start]
     good = sum(run.outcome == Outcome.SUCCEEDED for run in runs)
-    label = ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)}
-    label += ", " + _("%(count)s succeeded") % {"count": good}
+    told = [
+        ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)},
+        ngettext("%(count)s succeeded", "%(count)s succeeded", good) % {"count": good},
+    ]
     if ticks:
         ticked = ngettext("%(count)s declined tick", "%(count)s declined ticks", len(ticks))
-        label += ", " + ticked % {"count": len(ticks)}
+        told.append(ticked % {"count": len(ticks)})
+    label = words.listed(told)
     return format_html(
         '<span title="{}">{}</span>',
         label,

@@ -83,7 +83,7 @@ def _confirm(
         form = action.form(initial={"generation": lease.generation})
     context = {
         **lease_admin.page_context(request, lease),
-        "title": f"{action.label}: {lease.name}",
+        "title": _("%(action)s: %(lease)s") % {"action": action.label, "lease": lease.name},
         "name": lease.name,
         "action": action,
         "back": back,

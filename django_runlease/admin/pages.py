@@ -188,7 +188,7 @@ def _run_row(site: ReadOnly, bar: Bar) -> dict[str, Any]:
         "start": words.at(bar.start),
         "length": "" if bar.outcome == "declined" else words.length(bar.length),
         "holder": bar.holder,
-        "reason": bar.reason,
+        "reason": words.reason(bar.reason, bar.outcome),
         "took_over_from": bar.took_over_from,
     }
 
@@ -208,7 +208,8 @@ def _alert(alert: Row) -> Row:
     silence = ""
     if alert["silenced"]:
         until = words.at(alert["silent"])
-        silence = format_html(_("silenced until {} by {}"), until, words.name(alert["silenced_by"]))
+        by = words.name(alert["silenced_by"])
+        silence = words.fill(_("silenced until {until} by {by}"), until=until, by=by)
     since = words.since(alert)
     return {**alert, "badge": alert_badge(alert), "since": since, "silence": silence}
 

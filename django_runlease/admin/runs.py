@@ -147,7 +147,7 @@ class RunAdmin(ReadOnly):
 
     @admin.display(description=gettext_lazy("outcome"))
     def outcome_(self, run: Any) -> SafeString:
-        reason = [words.name(run.reason)] if run.reason else []
+        reason = [words.name(words.reason(run.reason, run.outcome))] if run.reason else []
         return cell("", [words.outcome(run.outcome), *reason])
 
     @admin.display(description=gettext_lazy("started"))

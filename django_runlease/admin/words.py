@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -15,7 +16,8 @@ from django.utils.translation import gettext_lazy, pgettext
 
 from ..clock import utc
 from ..models import AlertKind, Outcome, Severity, State
-from ..terms import short
+from ..store import BROKEN
+from ..terms import in_unit, pair, spoken
 from .charts import Scale, icon
 from .figures import STALLED
 
@@ -23,6 +25,25 @@ DAY = 86_400
 
 VIEWS = {**dict(State.choices), STALLED: gettext_lazy("not renewed")}
 """What the views of a lease are called."""
+
+REASONS = {
+    "held": gettext_lazy("held"),
+    "busy": gettext_lazy("busy"),
+    "paused": gettext_lazy("paused"),
+    "not_due": gettext_lazy("not due"),
+    "same_tick": gettext_lazy("its tick has had its run"),
+    "never closed; its lease has changed hands": gettext_lazy(
+        "never closed; its lease has changed hands"
+    ),
+    "never released; its lease had expired": gettext_lazy("never released; its lease had expired"),
+    "never released; its process is gone": gettext_lazy("never released; its process is gone"),
+    "it expired before it was renewed": gettext_lazy("it expired before it was renewed"),
+    "its row was deleted": gettext_lazy("its row was deleted"),
+    "it expired and somebody else has run since": gettext_lazy(
+        "it expired and somebody else has run since"
+    ),
+}
+"""The reasons that the store writes down, as the history has them."""
 
 TONES = {
     State.HELD.value: "active",
@@ -59,6 +80,16 @@ def outcome(word: str) -> SafeString:
     return badge(word, dict(Outcome.choices).get(word, word))
 
 
+def reason(text: str, outcome: str = "") -> object:
+    """Why a run ended so, or a tick was declined: what this package says is translated; the rest
+    has been said elsewhere."""
+    if text in REASONS:
+        return REASONS[text]
+    if outcome == Outcome.LOST and text.startswith(BROKEN):
+        return _("broken by %(who)s") % {"who": text.removeprefix(BROKEN)}
+    return text
+
+
 def kind(word: str) -> str:
     """What a kind of alert is called."""
     return str(dict(AlertKind.choices).get(word, word))
@@ -66,12 +97,25 @@ def kind(word: str) -> str:
 
 def length(seconds: float | None) -> str:
     """A length of time, to the second from one minute on."""
-    return "" if seconds is None else short(max(seconds, 0.0))
+    return "" if seconds is None else spoken(max(seconds, 0.0)).translated()
 
 
 def age(seconds: float) -> str:
     """As :func:`length`, in whole seconds."""
-    return short(int(abs(seconds)))
+    return spoken(int(abs(seconds))).translated()
+
+
+def units() -> str:
+    """What the script that counts down says: two units, days, hours, minutes and seconds; as JSON,
+    with ``{}`` for each number."""
+    forms = [pair("{}", "{}"), *(in_unit("{}", unit) for unit in "dhms")]
+    return json.dumps([form.translated() for form in forms])
+
+
+def listed(parts: Iterable[object]) -> str:
+    """*parts* in one line."""
+    between = pgettext("between the parts of a list", ", ")
+    return between.join(str(part) for part in parts if part)
 
 
 def ago(seconds: float) -> str:
