@@ -24,6 +24,7 @@ from .clock import Epoch, Instant, Now, Seconds, utc
 from .exceptions import RunLeaseError
 from .history import Row
 from .models import ActionKind, Alert, Severity
+from .phrases import gettext
 from .terms import short
 from .text import printable, storable, summary
 
@@ -351,8 +352,13 @@ def silence(
     alert, is_changed = store.unless_blocked(name, alias, write)
     if alert is None:
         raise RunLeaseError(
-            f"{name}: there has been no alert {kind!r}; `manage.py runlease check` shows those "
-            "that are open"
+            gettext(
+                "%(lease)s: there has been no alert %(kind)s; %(command)s shows those that are"
+                " open",
+                lease=name,
+                kind=repr(kind),
+                command="`manage.py runlease check`",
+            )
         )
     if is_changed:
         _log_silence(alert, by=by, reason=reason)

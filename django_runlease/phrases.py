@@ -5,7 +5,7 @@ or told as JSON is English, whatever language is active, and two checks in two l
 same row. Only the admin asks for its translation, with :func:`translated`.
 
 The functions have the names of Django's, so that ``makemessages`` finds their texts. The facts fill
-the ``%(names)s`` of a text; those that are phrases are translated with it.
+the ``%(names)s`` of a text; those that are phrases, or Django's lazy texts, are translated with it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from django.utils import translation
+from django.utils.functional import Promise
 
 
 class Phrase(str):
@@ -34,7 +35,8 @@ class Phrase(str):
     ) -> Self:
         facts = facts or {}
         one = plural is None or facts["count"] == 1
-        self = super().__new__(cls, _filled(text if one else str(plural), facts))
+        english = {key: _english(fact) for key, fact in facts.items()}
+        self = super().__new__(cls, _filled(text if one else str(plural), english))
         self._text, self._plural, self._context, self._facts = text, plural, context, facts
         return self
 
@@ -51,6 +53,13 @@ class Phrase(str):
         else:
             text = translation.gettext(self._text)
         return _filled(text, {key: translated(fact) for key, fact in self._facts.items()})
+
+
+def _english(fact: Any) -> Any:
+    if not isinstance(fact, Promise):
+        return fact
+    with translation.override(None):
+        return str(fact)
 
 
 def _filled(text: str, facts: dict[str, Any]) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ..card import progress_share
 from ..models import Outcome
@@ -38,7 +38,11 @@ def since(lease: Any) -> Iterator[object]:
 
 
 def alert_line(alert: Mapping[str, Any]) -> SafeString:
-    return format_html('<span title="{}">{}</span>', alert["message"], alert_badge(alert))
+    badge = alert_badge(alert)
+    if alert["is_recorded"]:
+        text = '<span title="{}" lang="en"><span lang="{}">{}</span></span>'
+        return format_html(text, alert["message"], get_language(), badge)
+    return format_html('<span title="{}">{}</span>', alert["message"], badge)
 
 
 def alert_badge(alert: Mapping[str, Any]) -> SafeString:

@@ -11,12 +11,14 @@ from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from ..exceptions import RunLeaseError
 from ..models import AlertKind
 from ..phrases import translated
 from ..store import Blocked
+from . import words
 from .actions import BREAK, BUTTONS, SILENCE, Action, Order
 from .live import live
 from .pages import holder_facts
@@ -113,11 +115,16 @@ def _perform(
         if action is BREAK and order.given["generation"] == lease.generation:
             form.offer_force()
         return False
-    except (RunLeaseError, ValueError) as error:
+    except RunLeaseError as error:
         form.add_error(None, translated(error))
         return False
-    lease_admin.log_change(request, lease, said)
-    messages.success(request, f"{lease.name}: {said}")
+    except ValueError as error:
+        problem = format_html('<bdi lang="en">{}</bdi>', str(error))
+        form.add_error(None, words.fill(_("A mistake in the settings: {problem}"), problem=problem))
+        return False
+    lease_admin.log_change(request, lease, str(said))
+    done = _("%(lease)s: %(done)s") % {"lease": lease.name, "done": said.translated()}
+    messages.success(request, done)
     return True
 
 
