@@ -24,7 +24,7 @@ from .clock import Epoch, Instant, Now, Seconds, utc
 from .exceptions import RunLeaseError
 from .history import Row
 from .models import ActionKind, Alert, Severity
-from .phrases import gettext
+from .phrases import gettext as _
 from .terms import short
 from .text import printable, storable, summary
 
@@ -351,15 +351,9 @@ def silence(
 
     alert, is_changed = store.unless_blocked(name, alias, write)
     if alert is None:
-        raise RunLeaseError(
-            gettext(
-                "%(lease)s: there has been no alert %(kind)s; %(command)s shows those that are"
-                " open",
-                lease=name,
-                kind=repr(kind),
-                command="`manage.py runlease check`",
-            )
-        )
+        facts = {"lease": name, "kind": repr(kind), "command": "`manage.py runlease check`"}
+        text = _("%(lease)s: there has been no alert %(kind)s; see %(command)s", **facts)
+        raise RunLeaseError(text)
     if is_changed:
         _log_silence(alert, by=by, reason=reason)
     return alert

@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.apps import apps
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
@@ -18,7 +19,7 @@ from django_runlease.admin.words import REASONS
 from django_runlease.alerts import RULES, judge
 from django_runlease.exceptions import DeclineReason
 from django_runlease.holder import this_process
-from django_runlease.models import Alert, Effect, Outcome, Run, RunLease
+from django_runlease.models import ActionKind, Alert, Effect, OperatorAction, Outcome, Run, RunLease
 from django_runlease.phrases import translated
 from django_runlease.situation import MOST_FAILURES, Situation
 from django_runlease.terms import short, spoken
@@ -92,6 +93,7 @@ def everything(db):
     ran(age=500, length=80, took_over_from="DATA-web2:7", output="DATA-1\nDATA-2")
     ran(age=520, length=80, lag=timedelta(seconds=70), waited=timedelta(seconds=61), tick=ago(600))
     ran(age=300, outcome="lost", reason="broken by DATA-bob: DATA-fire")
+    every_action_of_operators()
     for reason in DeclineReason.__args__:
         ran(age=200, length=0, declined=True, reason=reason)
     for n in range(30):
@@ -110,6 +112,25 @@ def everything(db):
             started_at=ago(60),
         )
     return first
+
+
+def every_action_of_operators():
+    broken = {"was_held": True, "holder": "DATA-web1:4711", "generation": 1}
+    broken |= {"free_at": "2030-01-01T00:00:00Z", "connections_ended": 1, "tick_forgotten": True}
+    details = {
+        ActionKind.BROKEN: broken,
+        ActionKind.SILENCED: {"alert": "failing", "until": "2026-01-01T00:00:00Z"},
+        ActionKind.UNSILENCED: {"alert": "failing"},
+        ActionKind.REMOVED: {"generation": 1},
+    }
+    told = {"lease_name": "DATA-a", "by": "DATA-bob", "reason": "DATA-why"}
+    for n, kind in enumerate(ActionKind):
+        detail = details.get(kind, {})
+        OperatorAction.objects.create(**told, kind=kind, at=ago(2000 - n), detail=detail)
+    broken = {**broken, "connections_ended": 2, "free_at": None}
+    more = [ActionKind.BROKEN, broken], [ActionKind.BROKEN, {}], [ActionKind.PAUSED, {}]
+    for n, (kind, detail) in enumerate(more):
+        OperatorAction.objects.create(**told, kind=kind, at=ago(1000 - n), detail=detail)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +237,7 @@ def test_a_refusal_of_a_silence_is_translated(ops, everything, settings):
 
 def test_the_names_of_models_and_permissions_are_translated(db):
     with brackets():
-        for model in (RunLease, Run, Alert, Effect):
+        for model in apps.get_app_config("runlease").get_models():
             assert wrong(str(model._meta.verbose_name)) == ""
             assert wrong(str(model._meta.verbose_name_plural)) == ""
             for field in model._meta.concrete_fields:

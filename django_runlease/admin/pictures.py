@@ -93,7 +93,7 @@ def _pause_note(pause: Pause) -> str:
     facts = {"start": words.exact(pause.start), "end": words.exact(pause.end)}
     lasts, over = _("paused since %(start)s"), _("paused from %(start)s to %(end)s")
     parts = [(lasts if pause.lasts else over) % facts, pause.by, pause.reason]
-    return ", ".join(part for part in parts if part)
+    return words.listed(parts)
 
 
 def _merged(marks: Sequence[charts.Mark], scale: charts.Scale) -> Iterator[charts.Mark]:
