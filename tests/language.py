@@ -1,4 +1,5 @@
-"""A language in which every text that goes through gettext is in brackets; and whatever is not."""
+"""A language in which every text that goes through gettext is in brackets, and the facts in it are
+not; and whatever a page says besides."""
 
 from __future__ import annotations
 
@@ -23,6 +24,9 @@ DATA = re.compile(rf"DATA[\w:@./,-]*|{re.escape(this_process().host)}")
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z+\d]{3,5}")
 _LETTER = re.compile(r"[^\W\d_]")
+_FACT = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}")
+_CODE_WORDS = re.compile(r"`manage\.py [^`]*`|'\w+'|idle in transaction|postgres")
+"""Commands, words of commands in quotes, and what the database says of its processes."""
 _PLACE = re.compile(r"%\(\w+\)|%[sd]|\{\w*\}")
 _SPOKEN = ("aria-label", "title", "alt", "placeholder")
 _VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
@@ -31,7 +35,8 @@ _VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "sou
 class Brackets(NullTranslations):
     def gettext(self, message: str) -> str:
         _context, _, text = message.rpartition("\x04")
-        return f"⟦{text}⟧"
+        # The facts stand outside: each has to be translated by itself, or be data.
+        return "⟦" + _FACT.sub("⟧\\g<0>⟦", text) + "⟧"
 
     def ngettext(self, singular: str, plural: str, number: int) -> str:
         return self.gettext(singular if number == 1 else plural)
@@ -56,7 +61,7 @@ def wrong(text: str) -> str:
         if depth < 0:
             return text
         outside += char if depth == 0 and char != "⟧" else " " * (char == "⟦")
-    left = _INSTANT.sub("", DATA.sub("", outside))
+    left = _CODE_WORDS.sub("", _INSTANT.sub("", DATA.sub("", outside)))
     return text if depth or _LETTER.search(left) or _PLACE.search(text) else ""
 
 

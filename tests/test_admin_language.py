@@ -427,4 +427,4 @@ def test_the_script_that_counts_down_has_its_words_from_the_page(ops, everything
     with brackets():
         html = ops.get(LEASES).content.decode()
     forms = json.loads(re.search(r'data-runlease-units="([^"]*)"', html)[1].replace("&quot;", '"'))
-    assert forms == ["⟦{} {}⟧", "⟦{}d⟧", "⟦{}h⟧", "⟦{}m⟧", "⟦{}s⟧"]
+    assert forms == ["⟦⟧{}⟦ ⟧{}⟦⟧", *(f"⟦⟧{{}}⟦{unit}⟧" for unit in "dhms")]
