@@ -341,8 +341,9 @@ def test_two_checks_in_two_languages_do_not_write_the_same_row_again_and_again()
 def test_what_an_operator_does_in_another_language_is_kept_in_english(ops, everything):
     given = {"reason": "DATA-why", "wait": "now", "generation": 1, "length": "4"}
     with brackets():
-        for action, *more in (["pause"], ["resume"], ["break"], ["silence", "failing"]):
-            ops.post(address(everything, action, *more), given)
+        for action, *more in (["pause"], ["resume"], ["break"], ["silence", "lost"]):
+            assert ops.post(address(everything, action, *more), given).status_code == 302
+    assert LogEntry.objects.count() == 4
     with connection.cursor() as cursor:
         for table in connection.introspection.table_names():
             if table != "django_session":
