@@ -54,6 +54,7 @@ What one process does, from top to bottom; each module imports only from those b
     models/       the rows: RunLease; Run, its history; OperatorAction, what operators did
     terms         durations, and timings that check themselves
     holder        who am I, is that holder dead;  clock: the database's time and ours
+    phrases       English wherever it is kept, in the reader's language in the admin
     conf, exceptions, text
 
 Time. The database's clock decides whether a lease has expired. The holder also keeps

@@ -24,15 +24,17 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from . import jobs, store
 from .conf import conf
 from .models import AlertKind, Severity
+from .phrases import Phrase, ngettext
+from .phrases import gettext as _
 from .situation import MOST_FAILURES, Situation, situations
-from .terms import declaration, declared, short
+from .terms import declaration, declared, spoken
 from .thresholds import Thresholds, thresholds
 
 LATE_SHARE = 2 / 3
@@ -52,38 +54,34 @@ class Finding:
     lease_name: str
     kind: AlertKind
     severity: Severity
-    message: str
+    message: Phrase
     """One line with the figures."""
-    remedy: str
+    remedy: Phrase
     """One line that names a command."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Verdict:
     severity: Severity
-    message: str
-    remedy: str
+    message: Phrase
+    remedy: Phrase
 
 
 Rule = Callable[[Situation, Mapping[str, Any]], _Verdict | None]
 """Judges a situation by the keys of its thresholds."""
 
 
-def _warning(message: str, remedy: str) -> _Verdict:
+def _warning(message: Phrase, remedy: Phrase) -> _Verdict:
     return _Verdict(severity=Severity.WARNING, message=message, remedy=remedy)
 
 
-def _critical(message: str, remedy: str) -> _Verdict:
+def _critical(message: Phrase, remedy: Phrase) -> _Verdict:
     return _Verdict(severity=Severity.CRITICAL, message=message, remedy=remedy)
 
 
 def _length(seconds: float | None) -> str:
     # PostgreSQL knows infinity; only a hand writes it.
-    return short(seconds) if seconds is not None and math.isfinite(seconds) else "?"
-
-
-def _ticks(count: int) -> str:
-    return "1 tick" if count == 1 else f"{count} ticks"
+    return spoken(seconds) if seconds is not None and math.isfinite(seconds) else "?"
 
 
 def _command(action: str, lease: Situation, *options: str) -> str:
@@ -93,13 +91,14 @@ def _command(action: str, lease: Situation, *options: str) -> str:
     return f"`manage.py runlease {' '.join(words)}`"
 
 
-def _see_schedule(lease: Situation) -> str:
-    words = ["runjob", *_using(lease), shlex.quote(lease.name)]
-    start = f"start it: `manage.py {' '.join(words)}`"
+def _see_schedule(lease: Situation) -> Phrase:
     # A lease may be claimed in code, or for a program that the history does not name.
     if lease.name.startswith("-") or lease.name not in jobs.all_names():
-        start = f"see who ran it last: {_command('show', lease)}"
-    return f"see that its schedule runs, or {start}"
+        show = _command("show", lease)
+        return _("see that its schedule runs, or see who ran it last: %(command)s", command=show)
+    words = ["runjob", *_using(lease), shlex.quote(lease.name)]
+    start = f"`manage.py {' '.join(words)}`"
+    return _("see that its schedule runs, or start it: %(command)s", command=start)
 
 
 def _using(lease: Situation) -> list[str]:
@@ -114,29 +113,57 @@ def overrun(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     length = max(running, last)
     if length <= keys["share"] * lease.every:
         return None
-    share = f"{100 * length / lease.every:.0f} %" if math.isfinite(length) else "?"
-    what = "has been running for" if running >= last else "took, in its last run,"
-    message = f"it {what} {_length(length)}, {share} of every ({_length(lease.every)})"
-    remedy = f"see {_command('show', lease)}; make the job faster, or its interval longer"
+    share = f"{100 * length / lease.every:.0f}" if math.isfinite(length) else "?"
+    facts = {"length": _length(length), "share": share, "every": _length(lease.every)}
+    if running >= last:
+        message = _(
+            "it has been running for %(length)s, %(share)s %% of every (%(every)s)", **facts
+        )
+    else:
+        message = _(
+            "it took, in its last run, %(length)s, %(share)s %% of every (%(every)s)", **facts
+        )
+    remedy = _(
+        "see %(command)s; make the job faster, or its interval longer",
+        command=_command("show", lease),
+    )
     return (_critical if length > lease.every else _warning)(message, remedy)
 
 
 def contention(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if lease.contended < keys["count"]:
         return None
-    message = (
-        f"{_ticks(lease.contended)} declined as held or busy in the last {short(keys['window'])}"
+    message = ngettext(
+        "%(count)s tick declined as held or busy in the last %(length)s",
+        "%(count)s ticks declined as held or busy in the last %(length)s",
+        lease.contended,
+        length=_length(keys["window"]),
     )
-    return _warning(message, f"see {_command('history', lease)} for what held it then")
+    history = _command("history", lease)
+    return _warning(message, _("see %(command)s for what held it then", command=history))
 
 
 def starved(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if lease.starved < keys["count"]:
         return None
-    since = "" if lease.started_ago is None else f" since its last start {_ago(lease.started_ago)}"
-    message = f"{_ticks(lease.starved)} in a row declined as held or busy{since}"
-    remedy = f"see {_command('show', lease)} for what holds it; if that hangs, "
-    return _critical(message, remedy + _command("break", lease))
+    if lease.started_ago is None:
+        message = ngettext(
+            "%(count)s tick in a row declined as held or busy",
+            "%(count)s ticks in a row declined as held or busy",
+            lease.starved,
+        )
+    else:
+        message = ngettext(
+            "%(count)s tick in a row declined as held or busy since its last start %(ago)s",
+            "%(count)s ticks in a row declined as held or busy since its last start %(ago)s",
+            lease.starved,
+            ago=_ago(lease.started_ago),
+        )
+    remedy = _(
+        "see %(show)s for what holds it; if that hangs, %(break)s",
+        **{"show": _command("show", lease), "break": _command("break", lease)},
+    )
+    return _critical(message, remedy)
 
 
 def overdue(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
@@ -151,9 +178,11 @@ def overdue(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
         waiting = min(waiting, lease.paused_tick_ago)
     if waiting <= lease.every + grace:
         return None
-    message = (
-        f"no start for {_length(waiting)}, where one is due every {_length(lease.every)} "
-        f"(and a grace of {_length(grace)})"
+    message = _(
+        "no start for %(length)s, where one is due every %(every)s (and a grace of %(grace)s)",
+        length=_length(waiting),
+        every=_length(lease.every),
+        grace=_length(grace),
     )
     return _critical(message, _see_schedule(lease))
 
@@ -161,63 +190,102 @@ def overdue(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
 def failing(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if lease.failures < min(keys["count"], MOST_FAILURES):
         return None
-    more = " or more" if lease.failures == MOST_FAILURES else ""
-    message = f"{lease.failures}{more} failures in a row, {_last_success(lease)}"
-    return _critical(message, f"see {_command('history', lease)} for the errors")
+    facts = {"success": _last_success(lease)}
+    if lease.failures == MOST_FAILURES:
+        message = _(
+            "%(count)s or more failures in a row, %(success)s", count=MOST_FAILURES, **facts
+        )
+    else:
+        message = ngettext(
+            "%(count)s failure in a row, %(success)s",
+            "%(count)s failures in a row, %(success)s",
+            lease.failures,
+            **facts,
+        )
+    return _critical(
+        message, _("see %(command)s for the errors", command=_command("history", lease))
+    )
 
 
 def stuck(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if not lease.is_held or lease.expires_in is None or lease.ttl is None:
         return None
+    facts = {
+        "expiry": _length(lease.expires_in),
+        "ttl": _length(lease.ttl),
+        "holder": lease.holder,
+        "break": _command("break", lease),
+    }
     if lease.expires_in > lease.ttl + CLOCK_SLACK:
-        message = (
-            f"it expires in {_length(lease.expires_in)} although its ttl is {_length(lease.ttl)}: "
-            "the database's clock was set back"
+        return _critical(
+            _(
+                "it expires in %(expiry)s although its ttl is %(ttl)s: the database's clock was set"
+                " back",
+                **facts,
+            ),
+            _("if %(holder)s is gone, %(break)s, with --now", **facts),
         )
-        remedy = f"if {lease.holder} is gone, {_command('break', lease)}, with --now"
-        return _critical(message, remedy)
     if not lease.heartbeat or (lease.renewed_ago or 0.0) <= LATE_SHARE * lease.ttl:
         return None
-    message = (
-        f"held by {lease.holder}, which renewed it {_ago(lease.renewed_ago)}, with a ttl of "
-        f"{_length(lease.ttl)}: it hangs, is frozen, or cannot reach the database"
+    return _critical(
+        _(
+            "held by %(holder)s, which renewed it %(ago)s, with a ttl of %(ttl)s: it hangs, is"
+            " frozen, or cannot reach the database",
+            ago=_ago(lease.renewed_ago),
+            **facts,
+        ),
+        _("look at that process; it expires in %(expiry)s, or %(break)s", **facts),
     )
-    remedy = f"look at that process; it expires in {_length(lease.expires_in)}, or "
-    return _critical(message, remedy + _command("break", lease))
 
 
 def ghost(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if lease.expires_in is None or lease.is_held:
         return None
+    facts = {"holder": lease.holder, "ago": _ago(-lease.expires_in)}
     if lease.left_group is not None:
-        message = (
-            f"the lease of {lease.holder} expired {_ago(-lease.expires_in)}, and its program still "
-            f"runs: ticks decline while the process group {lease.left_group} lives"
+        return _warning(
+            _(
+                "the lease of %(holder)s expired %(ago)s, and its program still runs: ticks decline"
+                " while the process group %(group)s lives",
+                group=lease.left_group,
+                **facts,
+            ),
+            _("end that group, or %(command)s", command=_command("break", lease)),
         )
-        return _warning(message, f"end that group, or {_command('break', lease)}")
     if lease.expires_in <= 0:
-        what = f"the lease of {lease.holder} expired {_ago(-lease.expires_in)}"
+        message = _(
+            "the lease of %(holder)s expired %(ago)s, and nobody has taken over",
+            **facts,
+        )
     else:
-        what = f"the process of its holder {lease.holder} is gone"
-    remedy = f"the next tick takes over: {_see_schedule(lease)}"
-    return _warning(f"{what}, and nobody has taken over", remedy)
+        message = _(
+            "the process of its holder %(holder)s is gone, and nobody has taken over", **facts
+        )
+    return _warning(message, _("the next tick takes over: %(see)s", see=_see_schedule(lease)))
 
 
 def lost(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if lease.lost_ago is None:
         return None
-    message = f"the run begun {_ago(lease.lost_ago)} lost its lease, {_last_success(lease)}"
-    remedy = f"see {_command('history', lease)} for why; work may be half done"
-    return _critical(message, remedy)
+    message = _(
+        "the run begun %(ago)s lost its lease, %(success)s",
+        ago=_ago(lease.lost_ago),
+        success=_last_success(lease),
+    )
+    history = _command("history", lease)
+    return _critical(message, _("see %(command)s for why; work may be half done", command=history))
 
 
 def uncertain(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if not lease.uncertain:
         return None
-    count = "1 external action" if lease.uncertain == 1 else f"{lease.uncertain} external actions"
-    message = f"{count} begun and never confirmed: nobody knows whether done"
-    remedy = f"see {_command('effects', lease, '--uncertain')}, and reconcile"
-    return _warning(message, remedy)
+    message = ngettext(
+        "%(count)s external action begun and never confirmed: nobody knows whether done",
+        "%(count)s external actions begun and never confirmed: nobody knows whether done",
+        lease.uncertain,
+    )
+    effects = _command("effects", lease, "--uncertain")
+    return _warning(message, _("see %(command)s, and reconcile", command=effects))
 
 
 RULES: Mapping[AlertKind, Rule] = {
@@ -251,15 +319,16 @@ def judge(lease: Situation, limits: Thresholds) -> list[Finding]:
     ]
 
 
-def evaluate(alias: str, name: str | None = None) -> list[Finding]:
-    """What is wrong with all leases, or with *name*, in one statement; nothing is written.
+def evaluate(alias: str, names: Collection[str] | None = None) -> list[Finding]:
+    """What is wrong with all leases, or with those of *names*, in one statement; nothing is
+    written.
 
     Raises ValueError for a mistake in RUNLEASE["ALERTS"] or in the alerts of a job, and Django's
     database errors.
     """
     base, own = _limits()
     windows = {job: _window(limits) for job, limits in own.items()}
-    found = situations(alias, name, window=_window(base), windows=windows)
+    found = situations(alias, names, window=_window(base), windows=windows)
     using = "" if alias == store.default_alias() else alias
     return [
         finding
@@ -292,11 +361,11 @@ def _limits() -> tuple[Thresholds, dict[str, Thresholds]]:
     return thresholds(base), own
 
 
-def _ago(seconds: float | None) -> str:
-    return f"{_length(seconds)} ago"
+def _ago(seconds: float | None) -> Phrase:
+    return _("%(length)s ago", length=_length(seconds))
 
 
-def _last_success(lease: Situation) -> str:
+def _last_success(lease: Situation) -> Phrase:
     if lease.succeeded_ago is None:
-        return "and none has ever succeeded"
-    return f"the last success began {_ago(lease.succeeded_ago)}"
+        return _("and none has ever succeeded")
+    return _("the last success began %(ago)s", ago=_ago(lease.succeeded_ago))

@@ -80,12 +80,17 @@ def is_dead(host: str, process: Any) -> bool:
     Judged only on the kernel and host and in the namespaces where it ran, and only by what does
     not depend on the wall clock; whatever cannot be read there counts as alive.
     """
-    if not _is_of_our_kernel(host, process) or not _sees_own_processes():
+    if not can_judge(host, process):
         return False
     pid = process.get("pid")
     if not isinstance(pid, int) or not _is_gone(pid, process.get("start")):
         return False
     return not _has_living_group(process)
+
+
+def can_judge(host: str, process: Any) -> bool:
+    """Whether :func:`is_dead` can tell from here."""
+    return _is_of_our_kernel(host, process) and _sees_own_processes()
 
 
 def living_group(host: str, process: Any) -> int | None:

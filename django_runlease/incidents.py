@@ -24,6 +24,7 @@ from .clock import Epoch, Instant, Now, Seconds, utc
 from .exceptions import RunLeaseError
 from .history import Row
 from .models import ActionKind, Alert, Severity
+from .phrases import gettext as _
 from .terms import short
 from .text import printable, storable, summary
 
@@ -115,7 +116,7 @@ def look(alias: str, name: str | None = None) -> Report:
     Raises ValueError for mistakes in the settings of the alerts, and Django's database errors.
     """
     looked_at = store.database_clock(alias)
-    return _report(alias, looked_at, evaluate(alias, name), name)
+    return _report(alias, looked_at, evaluate(alias, _names(name)), name)
 
 
 def check(alias: str, name: str | None = None, *, notify: bool = False) -> Report:
@@ -127,10 +128,14 @@ def check(alias: str, name: str | None = None, *, notify: bool = False) -> Repor
     """
     store.close_dead_runs(alias, name)
     looked_at = store.database_clock(alias)
-    findings = evaluate(alias, name)
+    findings = evaluate(alias, _names(name))
     record(alias, looked_at, findings, name)
     report = _report(alias, looked_at, findings, name)
     return notified(report, alias, name) if notify else report
+
+
+def _names(name: str | None) -> list[str] | None:
+    return None if name is None else [name]
 
 
 def record(
@@ -142,8 +147,8 @@ def record(
         "names": [finding.lease_name for finding in findings],
         "kinds": [finding.kind.value for finding in findings],
         "severities": [finding.severity.value for finding in findings],
-        "messages": [finding.message for finding in findings],
-        "remedies": [finding.remedy for finding in findings],
+        "messages": [str(finding.message) for finding in findings],
+        "remedies": [str(finding.remedy) for finding in findings],
         "looked_at": looked_at,
         "name": name,
     }
@@ -166,8 +171,8 @@ def _report(alias: str, looked_at: float, findings: Sequence[Finding], name: str
             "kind": finding.kind.value,
             "lease_name": finding.lease_name,
             "severity": finding.severity.value,
-            "message": finding.message,
-            "remedy": finding.remedy,
+            "message": str(finding.message),
+            "remedy": str(finding.remedy),
         }
         alerts.append({**known, **found})
     alerts.sort(key=lambda row: (_SEVERITIES.index(row["severity"]), row["lease_name"]))
@@ -317,9 +322,11 @@ def silence(
     offset) or for a *length* of time; with neither, lift its silence.
 
     It covers the open incident and those that open later, or else those that follow the last one.
-    Who did it and why is written down in the same transaction, unless there was no silence to
-    lift. Returns the incident. Raises ValueError for a moment that has passed or a reason of over
-    500 characters, RunLeaseError if there has been no such alert, Blocked if its row stays locked.
+    An alert that is there now and was never recorded is recorded first. Who did it and why is
+    written down in the same transaction as the silence, unless there was none to lift. Returns the
+    incident. Raises ValueError for a moment that has passed, a reason of over 500 characters or a
+    mistake in the settings of the alerts, RunLeaseError if there has been no such alert, Blocked
+    if its row stays locked.
     """
     is_lifted = until is None and length is None
     why = store.checked_reason(reason)
@@ -327,6 +334,8 @@ def silence(
         "silenced_until": _silent_until(alias, until, length),
         "silenced_by": "" if is_lifted else storable(by),
     }
+
+    _record_first(name, kind, alias)
 
     def write() -> tuple[Row | None, bool]:
         incidents = Alert.objects.using(alias).filter(lease_name=name, kind=kind)
@@ -342,10 +351,9 @@ def silence(
 
     alert, is_changed = store.unless_blocked(name, alias, write)
     if alert is None:
-        raise RunLeaseError(
-            f"{name}: there has been no alert {kind!r}; `manage.py runlease check` shows those "
-            "that are open"
-        )
+        facts = {"lease": name, "kind": repr(kind), "command": "`manage.py runlease check`"}
+        text = _("%(lease)s: there has been no alert %(kind)s; see %(command)s", **facts)
+        raise RunLeaseError(text)
     if is_changed:
         _log_silence(alert, by=by, reason=reason)
     return alert
@@ -369,6 +377,13 @@ def _log_silence(alert: Row, *, by: str, reason: str) -> None:
     else:
         text = "%s: %s: no longer silenced, by %s%s"
         log.info("alert_unsilenced", text, name, kind, by, why, **facts)
+
+
+def _record_first(name: str, kind: str, alias: str) -> None:
+    if Alert.objects.using(alias).filter(lease_name=name, kind=kind).exists():
+        return
+    looked_at = store.database_clock(alias)
+    record(alias, looked_at, evaluate(alias, [name]), name)
 
 
 def _silent_until(alias: str, until: datetime | None, length: timedelta | None) -> Any:

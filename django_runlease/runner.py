@@ -209,7 +209,7 @@ class _Execution:
         report = Report(
             outcome=closing.outcome,
             exit_code=closing.exit_code or 0,
-            message=closing.reason or str(closing.outcome.label),
+            message=closing.reason or closing.outcome.value.replace("_", " "),
             run_id=self._held.run_id,
             error=error,
         )

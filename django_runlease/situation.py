@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +77,7 @@ _SITUATIONS = """
     WITH clock AS MATERIALIZED (
         SELECT clock_timestamp() AS now
     ), own AS MATERIALIZED (
-        SELECT * FROM unnest(%(names)s::text[], %(windows)s::float8[]) AS own (name, seconds)
+        SELECT * FROM unnest(%(own)s::text[], %(windows)s::float8[]) AS own (name, seconds)
     )
     SELECT lease.name, lease.paused, lease.heartbeat, lease.holder, lease.host,
            lease.holder_process::text, lease.token IS NOT NULL AS taken,
@@ -163,26 +163,26 @@ _SITUATIONS = """
 
 def situations(
     alias: str,
-    name: str | None = None,
+    names: Collection[str] | None = None,
     *,
     window: float,
     windows: Mapping[str, float] | None = None,
 ) -> list[Situation]:
-    """The situation of each lease, or of the lease *name* alone if it has a row, by name.
+    """The situation of each lease, or of those of *names* that have a row, by name.
 
     *window* is the length, in seconds, of the time in which ticks count as contended; *windows*
     has the leases for which it is another.
     """
-    names, lengths = zip(*windows.items(), strict=True) if windows else ((), ())
+    own, lengths = zip(*windows.items(), strict=True) if windows else ((), ())
     params: dict[str, Any] = {
-        "names": list(names),
+        "own": list(own),
         "windows": list(lengths),
         "window": window,
         "failures": [outcome.value for outcome in FAILURES],
         "most": MOST_FAILURES,
-        "name": name,
+        "names": None if names is None else list(names),
     }
-    condition = "" if name is None else " WHERE lease.name = %(name)s"
+    condition = "" if names is None else " WHERE lease.name = ANY(%(names)s)"
     connection = connections[alias]
     tables = {
         key: connection.ops.quote_name(model._meta.db_table)

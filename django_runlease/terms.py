@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from django.utils.dateparse import parse_duration as parse_iso_duration
 
 from .conf import conf
+from .phrases import Phrase, pgettext
 from .text import nearest
 
 Duration = timedelta | float | str
@@ -212,16 +213,50 @@ def named_duration(term: str, value: object, longest: timedelta = LONGEST) -> ti
 
 def short(length: timedelta | float) -> str:
     """A length of time for people: ``450ms``, ``12s``, ``2m 10s``, ``1h 30m``, ``3d 4h``."""
+    sign, parts = _parts(length)
+    return sign + " ".join(f"{count}{unit}" for count, unit in parts)
+
+
+def spoken(length: timedelta | float) -> Phrase:
+    """As :func:`short`, for readers of other languages."""
+    sign, parts = _parts(length)
+    first, *more = [in_unit(count, unit) for count, unit in parts]
+    text = pair(first, *more) if more else first
+    return pgettext("a length of time", "-%(length)s", length=text) if sign else text
+
+
+def pair(larger: object, smaller: object) -> Phrase:
+    """Two units of a length of time."""
+    return pgettext("a length of time", "%(larger)s %(smaller)s", larger=larger, smaller=smaller)
+
+
+_IN_UNITS: Mapping[str, Callable[[str], Phrase]] = {
+    "d": lambda count: pgettext("days", "%(count)sd", count=count),
+    "h": lambda count: pgettext("hours", "%(count)sh", count=count),
+    "m": lambda count: pgettext("minutes", "%(count)sm", count=count),
+    "s": lambda count: pgettext("seconds", "%(count)ss", count=count),
+    "ms": lambda count: pgettext("milliseconds", "%(count)sms", count=count),
+}
+
+
+def in_unit(count: str, unit: str) -> Phrase:
+    """So many of days (``d``), hours, minutes, seconds or milliseconds (``ms``)."""
+    return _IN_UNITS[unit](count)
+
+
+def _parts(length: timedelta | float) -> tuple[str, list[tuple[str, str]]]:
+    """A sign, and one or two counts with their units."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
-    if abs(seconds) < 0.9995:
-        return f"{seconds * 1000:.3g}ms" if seconds else "0s"
-    if abs(seconds) < 10 and seconds != int(seconds):
-        return f"{seconds:.1f}".removesuffix(".0") + "s"
-    whole = int(abs(seconds))
+    sign = "-" if seconds < 0 else ""
+    size = abs(seconds)
+    if size < 0.9995:
+        return sign, [(f"{size * 1000:.3g}", "ms") if size else ("0", "s")]
+    if size < 10 and size != int(size):
+        return sign, [(f"{size:.1f}".removesuffix(".0"), "s")]
+    whole = int(size)
     parts: list[tuple[int, str]] = []
     for unit in ("d", "h", "m", "s"):
         count, whole = divmod(whole, int(_UNITS[unit]))
         if count or parts:
             parts.append((count, unit))
-    shown = " ".join(f"{count}{unit}" for count, unit in parts[:2] if count)
-    return f"-{shown}" if seconds < 0 else shown
+    return sign, [(str(count), unit) for count, unit in parts[:2] if count]

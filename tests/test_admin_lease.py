@@ -164,7 +164,7 @@ def test_labels_of_time_stand_at_whole_hours_and_days_of_the_readers_zone():
 
 def test_alerts_say_what_to_do_and_effects_what_to_look_at(ops):
     lease = RunLeaseFactory(name="job")
-    AlertFactory(lease_name="job", message="it hangs", remedy="look at it", silenced_until=ago(-90))
+    AlertFactory(lease_name="job", kind="uncertain", silenced_until=ago(-90), silenced_by="bob")
     Effect.objects.create(
         lease_name="job",
         kind="charge",
@@ -175,7 +175,10 @@ def test_alerts_say_what_to_do_and_effects_what_to_look_at(ops):
         started_at=timezone.now(),
     )
     text = page(ops, lease).text
-    for said in ("it hangs", "Look at it", "silenced until", "1 action outside", "order, 7"):
+    for said in (
+        *("1 external action begun", "See `manage.py runlease effects", "silenced until"),
+        *("by bob", "1 action outside", "order, 7"),
+    ):
         assert said in text
 
 
@@ -183,6 +186,7 @@ def test_many_runs_take_as_many_queries_as_few_and_are_cut(ops, monkeypatch):
     monkeypatch.setattr("django_runlease.admin.pages.MOST", 5)
     lease = RunLeaseFactory(name="job")
     ran()
+    ran(declined=True, age=3000)
 
     def queries():
         with CaptureQueriesContext(connection) as captured:
@@ -211,7 +215,7 @@ def test_hostile_text_stays_text_and_nothing_is_inline(ops):
     )
     fields = dict.fromkeys(("reason", "holder", "took_over_from"), HOSTILE)
     ran(lease_name=name, **fields)
-    AlertFactory(lease_name=name, message=HOSTILE, remedy=HOSTILE)
+    AlertFactory(lease_name=name, kind="ghost", message=HOSTILE, remedy=HOSTILE)
     said = page(ops, lease)
     assert "<script>alert" not in said.html
     assert HOSTILE in said.text

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_runlease.admin.figures import percentile, recent
-from django_runlease.models import Alert, RunLease
+from django_runlease.models import RunLease
 
 from .factories import AlertFactory, RunFactory, RunLeaseFactory
 from .pages import HOSTILE, Page
@@ -165,12 +165,14 @@ def test_thirty_durations_are_drawn_with_the_declined_ticks_between_them(ops):
 
 def test_open_alerts_are_named_and_silenced_ones_say_so(ops):
     RunLeaseFactory(name="job")
-    AlertFactory(lease_name="job", kind="failing", severity="critical", message="3 in a row")
-    AlertFactory(lease_name="job", kind="overrun", silenced_until=ago(-60))
+    for n in range(3):
+        ran(outcome="failed", age=500 + n)
+    ran(declined=True, age=300)
+    AlertFactory(lease_name="job", kind="contention", silenced_until=ago(-60))
     AlertFactory(lease_name="job", kind="ghost", resolved_at=ago(1))
     said = page(ops)
-    assert "failing overrun (silenced)" in said.text
-    assert said.all("span", title="3 in a row")
+    assert "failing contention (silenced)" in said.text
+    assert said.all("span", title="3 failures in a row, and none has ever succeeded")
     assert "ghost" not in said.text
 
 
@@ -247,8 +249,7 @@ def test_hostile_text_stays_text_and_nothing_is_inline(ops):
         paused_reason=HOSTILE,
         progress={"done": 1, "total": 2, "message": HOSTILE},
     )
-    Alert.objects.all().delete()
-    AlertFactory(lease_name=HOSTILE[:150].strip(), message=HOSTILE)
+    AlertFactory(lease_name=HOSTILE[:150].strip(), kind="ghost", message=HOSTILE)
     said = page(ops)
     assert "<script>alert" not in said.html
     assert HOSTILE in said.text

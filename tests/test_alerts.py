@@ -32,7 +32,10 @@ NAME = "job"
 
 def found(name=None):
     """The alerts by kind: their severities."""
-    return {finding.kind.value: finding.severity.value for finding in evaluate("default", name)}
+    return {
+        finding.kind.value: finding.severity.value
+        for finding in evaluate("default", name and [name])
+    }
 
 
 def finding(kind):
@@ -536,8 +539,8 @@ def test_a_lease_alone_can_be_judged():
         RunLeaseFactory(name=name)
         RunFactory.create_batch(3, lease_name=name, outcome=Outcome.FAILED)
     assert {one.lease_name for one in evaluate("default")} == {"a", "b"}
-    assert {one.lease_name for one in evaluate("default", "b")} == {"b"}
-    assert evaluate("default", "c") == []
+    assert {one.lease_name for one in evaluate("default", ["b"])} == {"b"}
+    assert evaluate("default", ["c"]) == []
 
 
 def plan_nodes(plan):
@@ -572,7 +575,7 @@ def test_the_situation_is_read_by_indexes_whatever_the_history_holds(name):
         )
         cursor.execute("ANALYZE runlease_run; ANALYZE runlease_runlease; ANALYZE runlease_effect")
         with CaptureQueriesContext(connection) as captured:
-            evaluate("default", name)
+            evaluate("default", [name])
         (query,) = captured
         cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + query["sql"])
         ((plan,),) = cursor.fetchall()

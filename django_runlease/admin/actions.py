@@ -16,7 +16,10 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import incidents, store
+from .. import incidents, phrases, store
+from ..models import AlertKind
+from ..phrases import Phrase
+from ..terms import spoken
 from . import words
 
 
@@ -104,7 +107,7 @@ class Action:
     """Whether it makes sense for this lease."""
     effects: Callable[[Any], list[object]]
     """What will happen, in sentences."""
-    perform: Callable[[Order], str]
+    perform: Callable[[Order], Phrase]
     """Does it, and says so. Raises RunLeaseError and ValueError for what cannot be done."""
     danger: bool = False
 
@@ -112,8 +115,8 @@ class Action:
         return bool(request.user.has_perm(f"runlease.{self.permission}"))
 
 
-def _with_reason(text: str, reason: str) -> str:
-    return f"{text} {reason}" if reason else text
+def _with_reason(text: Phrase, reason: str) -> Phrase:
+    return phrases.gettext("%(done)s %(reason)s", done=text, reason=reason) if reason else text
 
 
 def _pause_effects(lease: Any) -> list[object]:
@@ -123,10 +126,10 @@ def _pause_effects(lease: Any) -> list[object]:
     return said
 
 
-def _pause(order: Order) -> str:
+def _pause(order: Order) -> Phrase:
     reason = order.given["reason"]
     store.pause(order.lease.name, order.alias, by=order.by, reason=reason)
-    return _with_reason(_("Paused:"), reason)
+    return phrases.gettext("Paused: %(reason)s", reason=reason)
 
 
 def _resume_effects(lease: Any) -> list[object]:
@@ -135,20 +138,20 @@ def _resume_effects(lease: Any) -> list[object]:
     ]
     if lease.paused_by:
         paused = (
-            _("It was paused by {}, because: {}")
+            _("It was paused by {who}, because: {reason}")
             if lease.paused_reason
-            else _("It was paused by {}.")
+            else _("It was paused by {who}.")
         )
-        parts = [words.name(part) for part in (lease.paused_by, lease.paused_reason) if part]
-        said.insert(0, words.fill(paused, *parts))
+        facts = {"who": words.name(lease.paused_by), "reason": words.name(lease.paused_reason)}
+        said.insert(0, words.fill(paused, **facts))
     return said
 
 
-def _resume(order: Order) -> str:
+def _resume(order: Order) -> Phrase:
     reason = order.given["reason"]
     if not store.resume(order.lease.name, order.alias, by=order.by, reason=reason):
-        return _("It was not paused any more.")
-    return _with_reason(_("Resumed."), reason)
+        return phrases.gettext("It was not paused any more.")
+    return _with_reason(phrases.gettext("Resumed."), reason)
 
 
 def _break_effects(lease: Any) -> list[object]:
@@ -158,11 +161,13 @@ def _break_effects(lease: Any) -> list[object]:
     said: list[object] = []
     if lease.expires_epoch > lease.now:
         renewed = words.when(lease.renewed_epoch, lease.now)
-        said.append(words.fill(_("{} holds it now, and renewed it {}."), holder, renewed))
+        said.append(
+            words.fill(_("{who} holds it now, and renewed it {ago}."), who=holder, ago=renewed)
+        )
         said.append(_("It is told that it lost the lease, and is stopped where that is possible."))
     else:
         expired = words.when(lease.expires_epoch, lease.now)
-        said.append(words.fill(_("{} held it; it expired {}."), holder, expired))
+        said.append(words.fill(_("{who} held it; it expired {ago}."), who=holder, ago=expired))
     facts = {"old": lease.generation, "new": lease.generation + 1}
     said.append(
         _(
@@ -178,7 +183,7 @@ def _break_effects(lease: Any) -> list[object]:
     return said
 
 
-def _break(order: Order) -> str:
+def _break(order: Order) -> Phrase:
     reason = order.given["reason"]
     broken = store.break_lease(
         order.lease.name,
@@ -190,31 +195,39 @@ def _break(order: Order) -> str:
         generation=order.given["generation"],
     )
     if not broken.was_held:
-        return _with_reason(_("Its minimum hold was lifted:"), reason)
-    facts = {"holder": broken.holder}
+        return phrases.gettext("Its minimum hold was lifted: %(reason)s", reason=reason)
     if broken.free_at is None:
-        text = _("Taken away from %(holder)s, the next run may start at once:") % facts
-    else:
-        text = _("Taken away from %(holder)s, the next run waits until %(when)s:") % {
-            **facts,
-            "when": words.exact(broken.free_at),
-        }
-    return _with_reason(text, reason)
+        return phrases.gettext(
+            "Taken away from %(holder)s, the next run may start at once: %(reason)s",
+            holder=broken.holder,
+            reason=reason,
+        )
+    return phrases.gettext(
+        "Taken away from %(holder)s, the next run waits until %(when)s: %(reason)s",
+        holder=broken.holder,
+        when=words.exact(broken.free_at),
+        reason=reason,
+    )
 
 
 def _silence_effects(lease: Any) -> list[object]:
     return [_("Nobody is told of this alert for that time. It stays open, and is shown here.")]
 
 
-def _silence(order: Order) -> str:
+def _silence(order: Order) -> Phrase:
     hours, reason = int(order.given["length"]), order.given["reason"]
     length = timedelta(hours=hours) if hours else None
     incidents.silence(
         order.lease.name, order.kind, order.alias, by=order.by, reason=reason, length=length
     )
-    facts = {"kind": words.kind(order.kind), "length": words.length(3600.0 * hours)}
-    silenced, told = _("Silenced %(kind)s for %(length)s."), _("%(kind)s is told of again.")
-    return _with_reason((silenced if hours else told) % facts, reason)
+    kind = AlertKind(order.kind).label
+    if length is None:
+        text = phrases.gettext("%(kind)s is told of again.", kind=kind)
+    else:
+        text = phrases.gettext(
+            "Silenced %(kind)s for %(length)s.", kind=kind, length=spoken(length)
+        )
+    return _with_reason(text, reason)
 
 
 def _can_be_broken(lease: Any) -> bool:

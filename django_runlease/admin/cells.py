@@ -7,8 +7,8 @@ from typing import Any
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ..card import progress_share
 from ..models import Outcome
@@ -38,7 +38,11 @@ def since(lease: Any) -> Iterator[object]:
 
 
 def alert_line(alert: Mapping[str, Any]) -> SafeString:
-    return format_html('<span title="{}">{}</span>', alert["message"], alert_badge(alert))
+    badge = alert_badge(alert)
+    if alert["is_recorded"]:
+        text = '<span title="{}" lang="en"><span lang="{}">{}</span></span>'
+        return format_html(text, alert["message"], get_language(), badge)
+    return format_html('<span title="{}">{}</span>', alert["message"], badge)
 
 
 def alert_badge(alert: Mapping[str, Any]) -> SafeString:
@@ -55,7 +59,8 @@ def process_line(lease: Any) -> list[object]:
     # The name of a holder is mostly host:pid.
     if lease.holder == f"{lease.host}:{process['pid']}":
         return []
-    return [words.fill(_("process {} on {}"), process["pid"], words.clear(lease.host))]
+    facts = {"pid": process["pid"], "host": words.clear(lease.host)}
+    return [words.fill(_("process {pid} on {host}"), **facts)]
 
 
 def expiry(lease: Any) -> SafeString:
@@ -65,7 +70,12 @@ def expiry(lease: Any) -> SafeString:
     if left <= 0:
         return format_html(_("expired {}"), words.when(lease.expires_epoch, lease.now))
     text = words.age(left)
-    time = format_html('<span data-runlease-left="{}">{}</span>', f"{left:.2f}", text)
+    time = format_html(
+        '<span data-runlease-left="{}" data-runlease-units="{}">{}</span>',
+        f"{left:.2f}",
+        words.units(),
+        text,
+    )
     of = lease.ttl_seconds or left
     label = _("expires in %(length)s") % {"length": text}
     bar = charts.share_bar(left / of, label=label, tone=words.tone(lease.view), of=of)
@@ -84,7 +94,7 @@ def progress(value: Any) -> Iterator[SafeString]:
         if share is None:
             yield format_html("{}", text)
         else:
-            text = f"{words.percent(share)}, {text}"
+            text = words.listed([words.percent(share), text])
             yield format_html("{}{}", text, charts.share_bar(share, label=text, tone="active"))
     if value.get("message"):
         yield words.clear(value["message"])
@@ -120,11 +130,14 @@ def sparkline(found: Recent) -> SafeString:
     runs = found.runs[-SPARKS:]
     ticks = [tick for tick in found.declines if tick.start >= runs[0].start]
     good = sum(run.outcome == Outcome.SUCCEEDED for run in runs)
-    label = ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)}
-    label += ", " + _("%(count)s succeeded") % {"count": good}
+    told = [
+        ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)},
+        ngettext("%(count)s succeeded", "%(count)s succeeded", good) % {"count": good},
+    ]
     if ticks:
         ticked = ngettext("%(count)s declined tick", "%(count)s declined ticks", len(ticks))
-        label += ", " + ticked % {"count": len(ticks)}
+        told.append(ticked % {"count": len(ticks)})
+    label = words.listed(told)
     return format_html(
         '<span title="{}">{}</span>',
         label,

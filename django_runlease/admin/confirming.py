@@ -11,14 +11,16 @@ from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from ..exceptions import RunLeaseError
 from ..models import AlertKind
+from ..phrases import translated
 from ..store import Blocked
 from . import words
 from .actions import BREAK, BUTTONS, SILENCE, Action, Order
-from .figures import open_alerts
+from .live import live
 from .pages import holder_facts
 
 if TYPE_CHECKING:
@@ -85,14 +87,14 @@ def _confirm(
         **lease_admin.page_context(
             request, lease, (words.name(lease.name), back), (action.label, "")
         ),
-        "title": f"{action.label}: {lease.name}",
+        "title": _("%(action)s: %(lease)s") % {"action": action.label, "lease": lease.name},
         "name": lease.name,
         "action": action,
         "back": back,
         "form": form,
         "effects": action.effects(lease),
         "facts": holder_facts(lease) if action is BREAK else [],
-        "alerts": _about(lease_admin.alias, lease.name, kind),
+        "alerts": _about(lease_admin.alias, lease, kind),
     }
     return TemplateResponse(request, "runlease/admin/confirm.html", context)
 
@@ -111,19 +113,24 @@ def _perform(
     try:
         said = action.perform(order)
     except Blocked as error:
-        form.add_error(None, str(error))
+        form.add_error(None, translated(error))
         if action is BREAK and order.given["generation"] == lease.generation:
             form.offer_force()
         return False
     except RunLeaseError as error:
-        form.add_error(None, str(error))
+        form.add_error(None, translated(error))
         return False
-    lease_admin.log_change(request, lease, said)
-    messages.success(request, f"{lease.name}: {said}")
+    except ValueError as error:
+        problem = format_html('<bdi lang="en">{}</bdi>', str(error))
+        form.add_error(None, words.fill(_("A mistake in the settings: {problem}"), problem=problem))
+        return False
+    lease_admin.log_change(request, lease, str(said))
+    done = _("%(lease)s: %(done)s") % {"lease": lease.name, "done": said.translated()}
+    messages.success(request, done)
     return True
 
 
-def _about(alias: str, lease_name: str, kind: str) -> list[Any]:
+def _about(alias: str, lease: Any, kind: str) -> list[Any]:
     """The alert that is to be silenced."""
-    alerts = open_alerts(alias, [lease_name]).get(lease_name, []) if kind else []
+    alerts = live(alias, [lease]).alerts.get(lease.name, []) if kind else []
     return [alert for alert in alerts if alert["kind"] == kind]

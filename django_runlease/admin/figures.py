@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby, zip_longest
 from operator import itemgetter
 from typing import Any
 
 from django.db import connections
-from django.db.models import Case, F, Q, QuerySet, Value, When
+from django.db.models import Case, F, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 
 from ..alerts import LATE_SHARE
-from ..clock import Epoch, Now
+from ..clock import Epoch, Now, Seconds
 from ..history import Row
 from ..models import ActionKind, Alert, Outcome, Run, RunLease, Severity, State
 from ..search import Filters, newest_keys_of_each
@@ -104,8 +104,6 @@ class Recent:
 
     runs: tuple[Bar, ...] = ()
     declines: tuple[Bar, ...] = ()
-    alerts: tuple[Row, ...] = field(default=())
-    """The open ones, the worst first."""
 
     @property
     def ended(self) -> list[Bar]:
@@ -156,17 +154,12 @@ def with_view(leases: QuerySet[RunLease]) -> QuerySet[RunLease]:
 
 
 def recent(alias: str, names: Iterable[str]) -> dict[str, Recent]:
-    """The newest runs, declined ticks and open alerts of each of *names*, in three queries."""
+    """The newest runs and declined ticks of each of *names*, in two queries."""
     wanted = list(names)
     runs = _bars(alias, newest_keys_of_each(wanted, RUNS, SAMPLE))
     declines = _bars(alias, newest_keys_of_each(wanted, TICKS, DECLINES))
-    alerts = open_alerts(alias, wanted)
     return {
-        name: Recent(
-            runs=tuple(runs.get(name, ())),
-            declines=tuple(declines.get(name, ())),
-            alerts=tuple(alerts.get(name, ())),
-        )
+        name: Recent(runs=tuple(runs.get(name, ())), declines=tuple(declines.get(name, ())))
         for name in wanted
     }
 
@@ -301,24 +294,57 @@ def newest(alias: str, name: str, count: int) -> list[Bar]:
 
 
 def open_alerts(alias: str, names: Sequence[str]) -> dict[str, list[Row]]:
-    """The open alerts of *names*, by lease, the worst first; in one query."""
+    """The open alerts of *names* as the last check saw them, by lease, the worst first; in one
+    query."""
     alerts: dict[str, list[Row]] = {}
-    for row in _alerts(Alert.objects.using(alias).filter(lease_name__in=names)):
+    found = Alert.objects.using(alias).open().filter(lease_name__in=names)
+    for row in worst_first(alert_rows(found)):
         alerts.setdefault(row["lease_name"], []).append(row)
     return alerts
 
 
-def loud_alerts(alias: str, most: int) -> list[Row]:
-    """The first *most* of all open alerts that are not silenced, the worst first."""
-    silent = Q(silenced_until__gt=Now())
-    return _alerts(Alert.objects.using(alias).exclude(silent), most)
-
-
-def _alerts(found: Any, most: int | None = None) -> list[Row]:
+def loud_alerts(alias: str, most: int, *, besides: Sequence[str] = ()) -> list[Row]:
+    """The first *most* of the open alerts that are not silenced as the last check saw them, the
+    worst first; of all leases *besides* these."""
+    loud = Alert.objects.using(alias).open().exclude(silenced_until__gt=Now())
     worst = Case(When(severity=Severity.CRITICAL, then=0), default=1)
-    instants = {"opened": Epoch("opened_at"), "silent": Epoch("silenced_until")}
-    rows = found.filter(resolved_at=None).annotate(now=Epoch(Now()), **instants)
+    found = loud.exclude(lease_name__in=besides).order_by(worst, "opened_at", "pk")
+    return alert_rows(found[:most])
+
+
+def resolved_alerts(alias: str, name: str, length: timedelta, most: int) -> list[Row]:
+    """The *most* newest alerts of *name* that were resolved in the period of that *length* up to
+    now."""
+    found = Alert.objects.using(alias).filter(
+        lease_name=name, resolved_at__gte=Now() - Seconds(length)
+    )
+    return alert_rows(found.order_by("-opened_at", "-pk")[:most])
+
+
+def alert_rows(found: QuerySet[Alert]) -> list[Row]:
+    """Their fields, with instants in epoch seconds, and whether a silence lasts now."""
+    instants = {
+        "opened": Epoch("opened_at"),
+        "resolved": Epoch("resolved_at"),
+        "silent": Epoch("silenced_until"),
+    }
+    rows: Any = found.annotate(now=Epoch(Now()), **instants).values()
     return [
-        {**row, "silenced": row["silent"] is not None and row["silent"] > row["now"]}
-        for row in rows.order_by(worst, "opened_at", "pk").values()[:most]
+        {
+            **row,
+            "silenced": row["silent"] is not None and row["silent"] > row["now"],
+            "is_recorded": True,
+        }
+        for row in rows
     ]
+
+
+def worst_first(alerts: Iterable[Row]) -> list[Row]:
+    """*alerts* in the order in which somebody should look at them: of each severity the oldest
+    first, and last what no check has seen yet."""
+
+    def place(row: Row) -> tuple[bool, float, str]:
+        opened = math.inf if row["opened"] is None else row["opened"]
+        return row["severity"] != Severity.CRITICAL, opened, row["kind"]
+
+    return sorted(alerts, key=place)

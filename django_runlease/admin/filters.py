@@ -72,7 +72,9 @@ class HostFilter(SimpleListFilter):
 
 
 class AlertsFilter(SimpleListFilter):
-    title = _("alerts")
+    """By what the last check recorded: to apply the rules to all leases would take too long."""
+
+    title = _("alerts, as of the last check")
     parameter_name = "alerts"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:

@@ -25,15 +25,19 @@ def _lines(lease: Any, last: Bar | None) -> Iterator[object]:
     if lease.view == State.PAUSED:
         yield _paused(badge, lease)
         if lease.token is not None and lease.expires_epoch > lease.now:
-            yield words.fill(_("Still held by {} for {}"), holder, _held_for(lease))
+            text = _("Still held by {holder} for {length}")
+            yield words.fill(text, holder=holder, length=_held_for(lease))
     elif lease.view == State.HELD:
-        yield words.fill(_("{} by {} for {}"), badge, holder, _held_for(lease))
+        text = _("{state} by {holder} for {length}")
+        yield words.fill(text, state=badge, holder=holder, length=_held_for(lease))
     elif lease.view == STALLED:
         late = words.age(lease.now - lease.renewed_epoch)
-        yield words.fill(_("{} for {}, held by {}"), badge, late, holder)
+        text = _("{state} for {length}, held by {holder}")
+        yield words.fill(text, state=badge, length=late, holder=holder)
     elif lease.view == State.EXPIRED:
         ago = words.when(lease.expires_epoch, lease.now)
-        yield words.fill(_("{} {}, held by {}"), badge, ago, holder)
+        text = _("{state} {ago}, held by {holder}")
+        yield words.fill(text, state=badge, ago=ago, holder=holder)
     else:
         yield badge
     yield from _last(lease, last)
@@ -44,18 +48,23 @@ def _held_for(lease: Any) -> str:
 
 
 def _paused(badge: SafeString, lease: Any) -> SafeString:
-    by, reason = words.name(lease.paused_by), words.name(lease.paused_reason)
+    facts = {
+        "state": badge,
+        "who": words.name(lease.paused_by),
+        "why": words.name(lease.paused_reason),
+    }
     if not lease.paused_by:
         return badge
     if not lease.paused_reason:
-        return words.fill(_("{} by {}"), badge, by)
-    return words.fill(_("{} by {}: {}"), badge, by, reason)
+        return words.fill(_("{state} by {who}"), **facts)
+    return words.fill(_("{state} by {who}: {why}"), **facts)
 
 
 def _last(lease: Any, last: Bar | None) -> Iterator[SafeString]:
     if last is not None:
         ended = words.when(last.end, lease.now)
-        yield words.fill(_("Last run: {} {}"), words.outcome(last.outcome), ended)
+        facts = {"outcome": words.outcome(last.outcome), "ago": ended}
+        yield words.fill(_("Last run: {outcome} {ago}"), **facts)
     elif lease.token is None:
         yield words.fill(_("The history has no run of it. To start one: {}"), command(lease.name))
 

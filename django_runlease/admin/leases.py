@@ -33,20 +33,23 @@ from .cells import (
     success,
 )
 from .confirming import buttons, url, urls
-from .figures import open_alerts, recent, with_view
+from .figures import recent, with_view
 from .filters import AlertsFilter, HostFilter, LastOutcomeFilter, ViewFilter
+from .live import live
 from .pages import lease_context
 
 
 class Leases(ChangeList):
-    """The leases of one page, each with its newest runs."""
+    """The leases of one page, each with its newest runs and what is wrong with it now."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         leases = list(self.result_list)
-        found = recent(self.root_queryset.db, [lease.name for lease in leases])
+        alias = self.root_queryset.db
+        found, now = recent(alias, [lease.name for lease in leases]), live(alias, leases)
         for lease in leases:
-            lease.recent = found[lease.name]
+            lease.recent, lease.alerts = found[lease.name], now.alerts.get(lease.name, ())
+        self.problem = now.problem
         self.result_list = leases
 
 
@@ -80,7 +83,7 @@ class RunLeaseAdmin(ReadOnly):
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lease: Any) -> SafeString:
-        alerts = [alert_line(alert) for alert in lease.recent.alerts]
+        alerts = [alert_line(alert) for alert in lease.alerts]
         return cell("", [words.view(lease.view), *since(lease), *alerts])
 
     @admin.display(description=gettext_lazy("holder"), ordering="holder")
@@ -126,12 +129,14 @@ class RunLeaseAdmin(ReadOnly):
         lease = self.get_object(request, unquote(object_id))
         if lease is None:
             raise Http404
-        alerts = open_alerts(self.alias, [lease.name]).get(lease.name, [])
+        now = live(self.alias, [lease])
+        alerts = now.alerts.get(lease.name, [])
         if SILENCE.may(request):
             alerts = [
                 {**alert, "url": url(self, SILENCE, lease, alert["kind"])} for alert in alerts
             ]
         page = lease_context(self, request, lease, alerts)
+        page["problem"] = now.problem
         page["actions"] = buttons(self, request, lease)
         context = {
             **self.page_context(request, lease, (words.name(lease.name), "")),

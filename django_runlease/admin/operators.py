@@ -44,7 +44,7 @@ def _detail(kind: str, detail: Mapping[str, Any], at: float | None) -> Iterator[
         yield from _break(detail, at)
     if "alert" in detail:
         alert, until = words.kind(detail["alert"]), words.at(_epoch(detail.get("until")))
-        yield words.fill(_("{} until {}"), alert, until) if until else alert
+        yield words.fill(_("{alert} until {when}"), alert=alert, when=until) if until else alert
     if kind == ActionKind.REMOVED:
         yield _("at generation %(number)s") % {"number": detail.get("generation")}
 
@@ -53,8 +53,9 @@ def _break(detail: Mapping[str, Any], at: float | None) -> Iterator[object]:
     if not detail.get("was_held"):
         yield _("nobody held it; its minimum hold was lifted")
     else:
-        held = _("{} held it, in generation {}")
-        yield words.fill(held, words.name(detail.get("holder")), detail.get("generation"))
+        held = _("{who} held it, in generation {number}")
+        who = words.name(detail.get("holder"))
+        yield words.fill(held, who=who, number=detail.get("generation"))
         free_at = _epoch(detail.get("free_at"))
         if free_at is not None and at is not None and free_at > at:
             yield words.fill(_("the next run had to wait until {}"), words.at(free_at))

@@ -19,7 +19,8 @@ from ..models import Outcome, RunLease
 from . import charts, pictures, words
 from .base import MOST, Bounded
 from .cells import alert_badge
-from .figures import Window, loud_alerts, windows
+from .figures import Window, loud_alerts, windows, worst_first
+from .live import Live, live
 from .periods import PERIODS, chosen
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
     page = Bounded(leases, LANES).get_page(request.GET.get("p"))
     shown: list[Any] = list(page.object_list)
     found = windows(lease_admin.alias, [lease.name for lease in shown], length, BARS)
-    alerts = _alerts(lease_admin)
+    current = live(lease_admin.alias, shown)
+    alerts = _alerts(lease_admin, shown, current)
     now = shown[0].now if shown else 0.0
     context = {
         **lease_admin.page_context(request, None, (_("Overview"), "")),
@@ -81,6 +83,7 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
             _lane(lease_admin, lease, found[lease.name], length.total_seconds()) for lease in shown
         ],
         "alerts": alerts[:ALERTS],
+        "problem": current.problem,
         "more_alerts": len(alerts) > ALERTS,
     }
     return TemplateResponse(request, "runlease/admin/overview.html", context)
@@ -113,16 +116,21 @@ def _counts(window: Window) -> Iterator[int]:
     yield len(window.overlaps)
 
 
-def _alerts(lease_admin: RunLeaseAdmin) -> list[Row]:
-    """The open ones that are not silenced, the worst first, and one more than are listed."""
+def _alerts(lease_admin: RunLeaseAdmin, shown: list[Any], current: Live) -> list[Row]:
+    """The open ones that are not silenced, the worst first, and one more than are listed: those of
+    the leases *shown* as they are now, all others as the last check saw them."""
     alias = lease_admin.alias
-    alerts = loud_alerts(alias, ALERTS + 1)
-    names = [alert["lease_name"] for alert in alerts]
-    keys = dict(RunLease.objects.using(alias).filter(name__in=names).values_list("name", "pk"))
+    keys = {lease.name: lease.pk for lease in shown}
+    others = loud_alerts(alias, ALERTS + 1, besides=list(keys))
+    own = [alert for alerts in current.alerts.values() for alert in alerts if not alert["silenced"]]
+    alerts = worst_first([*own, *others])[: ALERTS + 1]
+    names = {alert["lease_name"] for alert in others}
+    more = RunLease.objects.using(alias).filter(name__in=names)
+    keys.update(more.values_list("name", "pk"))
     for alert in alerts:
         key = keys.get(alert["lease_name"])
         # The lease may have been removed.
         alert["url"] = "" if key is None else lease_admin.link("runlease_change", key)
         alert["badge"] = alert_badge(alert)
-        alert["since"] = words.when(alert["opened"], alert["now"])
+        alert["since"] = words.since(alert)
     return alerts

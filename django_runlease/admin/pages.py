@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.http import Http404, HttpRequest
@@ -16,7 +17,7 @@ from ..statistics import statistics
 from . import pictures, words
 from .base import ReadOnly
 from .cells import alert_badge, expiry, progress
-from .figures import newest, windows
+from .figures import newest, resolved_alerts, windows
 from .headline import headline
 from .links import runs_of
 from .operators import actions
@@ -31,6 +32,9 @@ NEWEST = 10
 
 TABLE = 200
 """How many of them stand in the table beside a picture."""
+
+RESOLVED = 50
+"""How many alerts that are over are listed."""
 
 EFFECTS = 20
 
@@ -54,6 +58,7 @@ def lease_context(
         "lease": lease,
         "headline": headline(lease, next((run for run in last if not run.goes_on), None)),
         "alerts": [_alert(alert) for alert in alerts],
+        **_resolved(lease, length),
         "facts": list(_holder(lease, known)),
         "job": list(_job(lease, known)),
         "period": period,
@@ -177,9 +182,26 @@ def _alert(alert: Row) -> Row:
     silence = ""
     if alert["silenced"]:
         until = words.at(alert["silent"])
-        silence = format_html(_("silenced until {} by {}"), until, words.name(alert["silenced_by"]))
-    since = words.when(alert["opened"], alert["now"])
+        by = words.name(alert["silenced_by"])
+        silence = words.fill(_("silenced until {until} by {by}"), until=until, by=by)
+    since = words.since(alert)
     return {**alert, "badge": alert_badge(alert), "since": since, "silence": silence}
+
+
+def _resolved(lease: Any, length: timedelta) -> dict[str, Any]:
+    """The alerts that were resolved in the period."""
+    found = resolved_alerts(lease._state.db, lease.name, length, RESOLVED + 1)
+    rows = [
+        {
+            "badge": words.badge(alert["severity"], words.kind(alert["kind"])),
+            "opened_at": words.at(alert["opened"]),
+            "resolved_at": words.at(alert["resolved"]),
+            "lasted": words.length(alert["resolved"] - alert["opened"]),
+        }
+        for alert in found[:RESOLVED]
+    ]
+    cut = len(found) > RESOLVED
+    return {"resolved": rows, "resolved_cut": cut, "resolved_most": RESOLVED}
 
 
 def _uncertain(name: str, alias: str) -> list[Row]:

@@ -35,17 +35,33 @@ def timeline(window: Window, scale: charts.Scale, *, key: str, title: str) -> Sa
 
 def summary(window: Window) -> str:
     """How many runs there were, how they ended, and what was odd."""
-    return ", ".join(_parts(window))
+    return words.listed(_parts(window))
 
 
 def _parts(window: Window) -> Iterator[str]:
     runs = window.runs
     yield ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)}
-    for value, label in Outcome.choices:
-        count = sum(run.outcome == value for run in runs)
+    for outcome in Outcome:
+        count = sum(run.outcome == outcome for run in runs)
         if count:
-            yield f"{count} {label}"
+            yield _ended(outcome, count)
     yield from _counted(window)
+
+
+def _ended(outcome: Outcome, count: int) -> str:
+    """How many ended so; or have not."""
+    text = {
+        Outcome.RUNNING: ngettext("%(count)s running", "%(count)s running", count),
+        Outcome.SUCCEEDED: ngettext("%(count)s succeeded", "%(count)s succeeded", count),
+        Outcome.FAILED: ngettext("%(count)s failed", "%(count)s failed", count),
+        Outcome.DECLINED: ngettext("%(count)s declined", "%(count)s declined", count),
+        Outcome.LOST: ngettext("%(count)s lost", "%(count)s lost", count),
+        Outcome.TIMED_OUT: ngettext("%(count)s timed out", "%(count)s timed out", count),
+        Outcome.STALLED: ngettext("%(count)s stalled", "%(count)s stalled", count),
+        Outcome.TERMINATED: ngettext("%(count)s terminated", "%(count)s terminated", count),
+        Outcome.ABANDONED: ngettext("%(count)s abandoned", "%(count)s abandoned", count),
+    }[outcome]
+    return text % {"count": count}
 
 
 def _counted(window: Window) -> Iterator[str]:
@@ -77,7 +93,7 @@ def _pause_note(pause: Pause) -> str:
     facts = {"start": words.exact(pause.start), "end": words.exact(pause.end)}
     lasts, over = _("paused since %(start)s"), _("paused from %(start)s to %(end)s")
     parts = [(lasts if pause.lasts else over) % facts, pause.by, pause.reason]
-    return ", ".join(part for part in parts if part)
+    return words.listed(parts)
 
 
 def _merged(marks: Sequence[charts.Mark], scale: charts.Scale) -> Iterator[charts.Mark]:
@@ -110,26 +126,26 @@ def _one(group: list[charts.Mark]) -> charts.Mark:
 
 def note(run: Bar) -> str:
     """One run in a line."""
-    parts = [
+    parts: list[object] = [
         str(dict(Outcome.choices).get(run.outcome, run.outcome)),
         words.exact(run.start),
         words.length(run.length),
         run.holder,
-        run.reason,
+        words.reason(run.reason, run.outcome),
     ]
     if run.took_over_from:
         parts.append(_("took over from %(holder)s") % {"holder": run.took_over_from})
-    return ", ".join(part for part in parts if part)
+    return words.listed(parts)
 
 
 def trend(window: Window, scale: charts.Scale, found: Row, *, key: str) -> SafeString:
     """How long the runs took, with the median, the 95th percentile and the interval."""
     levels = [
-        charts.Level(length=length, label=f"{label} {words.length(length)}", anchor=anchor)
-        for label, length, anchor in (
-            (_("half within"), found["duration"]["median"], "start"),
-            (_("95% within"), found["duration"]["p95"], "end"),
-            (_("every"), found["every"], "middle"),
+        charts.Level(length=length, label=text % {"length": words.length(length)}, anchor=anchor)
+        for text, length, anchor in (
+            (_("half within %(length)s"), found["duration"]["median"], "start"),
+            (_("95%% within %(length)s"), found["duration"]["p95"], "end"),
+            (_("every %(length)s"), found["every"], "middle"),
         )
         if length
     ]
@@ -139,5 +155,5 @@ def trend(window: Window, scale: charts.Scale, found: Row, *, key: str) -> SafeS
         levels,
         key=key,
         title=_("How long the runs took"),
-        says=", ".join(level.label for level in levels),
+        says=words.listed(level.label for level in levels),
     )

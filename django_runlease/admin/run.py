@@ -29,7 +29,7 @@ def run_context(run: Any) -> dict[str, Any]:
 
 
 def _headline(run: Any) -> SafeString:
-    badge, why = words.outcome(run.outcome), words.why(run.outcome, run.reason)
+    badge, why = words.outcome(run.outcome), words.reason(run.reason, run.outcome)
     return words.fill("{}: {}", badge, words.name(why)) if why else badge
 
 

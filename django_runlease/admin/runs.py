@@ -162,8 +162,9 @@ class RunAdmin(ReadOnly):
 
     @admin.display(description=gettext_lazy("outcome"))
     def outcome_(self, run: Any) -> SafeString:
-        reason = [words.clear(words.why(run.outcome, run.reason))] if run.reason else []
-        return cell("", [words.outcome(run.outcome), *reason])
+        reason = words.reason(run.reason, run.outcome)
+        why = [words.clear(reason)] if reason else []
+        return cell("", [words.outcome(run.outcome), *why])
 
     @admin.display(description=gettext_lazy("started"))
     def started(self, run: Any) -> SafeString:

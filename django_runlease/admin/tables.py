@@ -40,7 +40,7 @@ def _pause_row(pause: Pause) -> dict[str, Any]:
 
 def _row(site: ReadOnly, bar: Bar) -> dict[str, Any]:
     declined = bar.outcome == Outcome.DECLINED
-    why = [words.clear(text) for text in [words.why(bar.outcome, bar.reason)] if text]
+    why = [words.clear(text) for text in [words.reason(bar.reason, bar.outcome)] if text]
     if bar.took_over_from:
         why.append(words.fill(_("took over from {}"), words.clear(bar.took_over_from)))
     return {
@@ -71,7 +71,7 @@ def oddities(found: Row, window: Window) -> list[tuple[str, str]]:
     """What else happened in the period, and how often: ticks declined, by reason; takeovers,
     breaks, overlaps and pauses, of those that are drawn."""
     declines = [
-        (_("Declined: %(why)s") % {"why": words.REASONS[reason]}, str(count))
+        (_("Declined: %(why)s") % {"why": words.DECLINES[reason]}, str(count))
         for reason, count in found["declines"].items()
     ]
     return [*declines, *_events(window)]

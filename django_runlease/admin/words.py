@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
@@ -14,7 +16,8 @@ from django.utils.translation import gettext_lazy, pgettext
 
 from ..clock import utc
 from ..models import AlertKind, Outcome, Severity, State
-from ..terms import short
+from ..store import BROKEN
+from ..terms import in_unit, pair, spoken
 from .charts import Scale
 from .figures import STALLED
 from .icons import icon
@@ -28,6 +31,20 @@ VIEWS = {**dict(State.choices), STALLED: gettext_lazy("not renewed")}
 """What the views of a lease are called."""
 
 REASONS = {
+    "never closed; its lease has changed hands": gettext_lazy(
+        "never closed; its lease has changed hands"
+    ),
+    "never released; its lease had expired": gettext_lazy("never released; its lease had expired"),
+    "never released; its process is gone": gettext_lazy("never released; its process is gone"),
+    "it expired before it was renewed": gettext_lazy("it expired before it was renewed"),
+    "its row was deleted": gettext_lazy("its row was deleted"),
+    "it expired and somebody else has run since": gettext_lazy(
+        "it expired and somebody else has run since"
+    ),
+}
+"""Why runs ended, where the store says so, as the history has it."""
+
+DECLINES = {
     "held": gettext_lazy("the lease was held"),
     "busy": gettext_lazy("the lease's row was locked"),
     "paused": gettext_lazy("the lease was paused"),
@@ -71,14 +88,20 @@ def outcome(word: str) -> SafeString:
     return badge(word, dict(Outcome.choices).get(word, word))
 
 
-def why(outcome: str, reason: str) -> str:
-    """Why a run ended as it did, or why a tick was declined."""
-    return str(REASONS.get(reason, reason)) if outcome == Outcome.DECLINED else reason
-
-
 def at_least(count: int, *, cut: bool) -> str:
     """A number that may be higher if what was counted was *cut*."""
     return _("%(count)s or more") % {"count": count} if cut else str(count)
+
+
+def reason(text: str, outcome: str) -> object:
+    """Why a run ended so, or a tick was declined: what this package says is translated; the rest
+    has been said elsewhere."""
+    known = DECLINES if outcome == Outcome.DECLINED else REASONS
+    if text in known:
+        return known[text]
+    if outcome == Outcome.LOST and text.startswith(BROKEN):
+        return _("broken by %(who)s") % {"who": text.removeprefix(BROKEN)}
+    return text
 
 
 def kind(word: str) -> str:
@@ -88,12 +111,25 @@ def kind(word: str) -> str:
 
 def length(seconds: float | None) -> str:
     """A length of time, to the second from one minute on."""
-    return "" if seconds is None else short(max(seconds, 0.0))
+    return "" if seconds is None else spoken(max(seconds, 0.0)).translated()
 
 
 def age(seconds: float) -> str:
     """As :func:`length`, in whole seconds."""
-    return short(int(abs(seconds)))
+    return spoken(int(abs(seconds))).translated()
+
+
+def units() -> str:
+    """What the script that counts down says: two units, days, hours, minutes and seconds; as JSON,
+    with ``{}`` for each number."""
+    forms = [pair("{}", "{}"), *(in_unit("{}", unit) for unit in "dhms")]
+    return json.dumps([form.translated() for form in forms])
+
+
+def listed(parts: Iterable[object]) -> str:
+    """*parts* in one line."""
+    between = pgettext("between the parts of a list", ", ")
+    return between.join(str(part) for part in parts if part)
 
 
 def ago(seconds: float) -> str:
@@ -127,6 +163,16 @@ def when(epoch: float | None, now: float) -> SafeString:
     return _time(epoch, ago(now - epoch), exact(epoch))
 
 
+def since(alert: Mapping[str, Any]) -> SafeString:
+    """Since when an alert is open; or that no check has recorded it."""
+    if alert["opened"] is None:
+        return format_html("{}", _("seen just now, by no check yet"))
+    opened = when(alert["opened"], alert["now"])
+    if alert["is_recorded"]:
+        return fill(_("{opened}, as of the last check"), opened=opened)
+    return opened
+
+
 def at(epoch: float | None) -> SafeString:
     """The exact instant."""
     return SafeString("") if epoch is None else _time(epoch, exact(epoch), "")
@@ -153,9 +199,9 @@ def name(text: object) -> SafeString:
     return format_html('<bdi class="runlease-name">{}</bdi>', text)
 
 
-def fill(text: str, *parts: object) -> SafeString:
-    """A translated *text* with its ``{}`` filled in."""
-    return format_html(text, *parts)
+def fill(text: str, *parts: object, **named: object) -> SafeString:
+    """A translated *text* with its ``{}`` and ``{names}`` filled in."""
+    return format_html(text, *parts, **named)
 
 
 def clear(text: object) -> SafeString:

@@ -6,7 +6,7 @@ Whatever changes something leaves an ``OperatorAction``, in the same transaction
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,8 @@ from ..clock import Epoch, Now
 from ..exceptions import RunLeaseError
 from ..history import iso
 from ..models import ActionKind, Outcome, Run, RunLease
+from ..phrases import Phrase
+from ..phrases import gettext as _
 from ..terms import short
 from ..text import check_name, storable
 from . import rows, tallying
@@ -35,10 +37,8 @@ POLL = 0.05
 """Seconds between two looks at what keeps a break waiting."""
 
 _BLOCKERS = """
-    SELECT pid,
-           format('process %%s (%%s, %%s, in its transaction for %%s s)', pid,
-                  coalesce(nullif(application_name, ''), usename), coalesce(state, 'unknown'),
-                  extract(epoch FROM clock_timestamp() - xact_start)::int)
+    SELECT pid, coalesce(nullif(application_name, ''), usename), coalesce(state, 'unknown'),
+           extract(epoch FROM clock_timestamp() - xact_start)::int
       FROM pg_stat_activity
      WHERE pid = ANY(pg_blocking_pids(%s))
 """
@@ -214,12 +214,18 @@ def unless_blocked(name: str, alias: str, work: Callable[[], Result]) -> Result:
         return in_transaction(alias, work)
     except OperationalError as error:
         if is_contention(error):
-            raise Blocked(f"{name}: its row is locked; try again") from error
+            raise Blocked(_("%(lease)s: its row is locked; try again", lease=name)) from error
         raise
 
 
 def _unknown(name: str) -> RunLeaseError:
-    return RunLeaseError(f"there is no lease {name!r}: `manage.py runlease list` shows them all")
+    return RunLeaseError(
+        _(
+            "there is no lease %(lease)s: %(command)s shows them all",
+            lease=repr(name),
+            command="`manage.py runlease list`",
+        )
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,8 +249,12 @@ def _break(name: str, alias: str, order: _BreakOrder) -> Broken:
     found = read.values("token", "holder", "generation", "now", *instants).get()
     if order.generation not in (None, found["generation"]):
         raise Blocked(
-            f"{name}: it changed hands meanwhile, so nothing was broken: look again with "
-            "`manage.py runlease show`"
+            _(
+                "%(lease)s: it changed hands meanwhile, so nothing was broken: look again with"
+                " %(command)s",
+                lease=name,
+                command="`manage.py runlease show`",
+            )
         )
     values: dict[str, Any] = {"last_tick": None} if order.forget_tick else {}
     if found["token"] is None:
@@ -317,7 +327,7 @@ def _break_watched(name: str, alias: str, work: partial[Broken], ended: set[int]
         return work()
 
     breaking = start_apart(alias, partial(in_transaction, alias, tell_and_work))
-    blockers: dict[int, str] = {}
+    blockers: dict[int, Phrase] = {}
     pid = None
     while not wait([breaking], timeout=POLL).done:
         pid = pid if pids.empty() else pids.get()
@@ -332,17 +342,34 @@ def _break_watched(name: str, alias: str, work: partial[Broken], ended: set[int]
     except OperationalError as error:
         if not is_contention(error):
             raise
-        who = "; ".join(blockers.values()) or "a transaction that has just ended"
-        raise Blocked(f"{name}: its row is locked by {who}. --force ends them") from error
+        raise Blocked(_locked_by(name, list(blockers.values()))) from error
 
 
-def _blockers(alias: str, pid: int) -> dict[int, str]:
+def _locked_by(name: str, blockers: Sequence[Phrase]) -> Phrase:
+    if not blockers:
+        return _("%(lease)s: its row was locked by a transaction that has just ended", lease=name)
+    who = blockers[0]
+    for blocker in blockers[1:]:
+        who = _("%(blockers)s; %(blocker)s", blockers=who, blocker=blocker)
+    return _("%(lease)s: its row is locked by %(who)s. --force ends them", lease=name, who=who)
+
+
+def _blockers(alias: str, pid: int) -> dict[int, Phrase]:
     with connections[alias].cursor() as cursor:
         cursor.execute(_BLOCKERS, [pid])
-        return dict(cursor.fetchall())
+        return {
+            blocker: _(
+                "process %(pid)s (%(name)s, %(state)s, in its transaction for %(seconds)s s)",
+                pid=blocker,
+                name=name,
+                state=state,
+                seconds=seconds,
+            )
+            for blocker, name, state, seconds in cursor.fetchall()
+        }
 
 
-def _terminate(alias: str, pids: dict[int, str]) -> None:
+def _terminate(alias: str, pids: Iterable[int]) -> None:
     with connections[alias].cursor() as cursor:
         for pid in pids:
             cursor.execute("SELECT pg_terminate_backend(%s)", [pid])

@@ -4,18 +4,22 @@
   const PERIOD = 5000;
   const KEY = "runlease.refresh";
 
-  function shown(seconds) {
-    const whole = Math.max(0, Math.floor(seconds));
-    const units = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
+  // In the reader's words: those of two units, of days, hours, minutes and seconds, with {} for
+  // each number.
+  function shown(seconds, [two, ...units]) {
     const parts = [];
-    let rest = whole;
-    for (const [unit, size] of units) {
+    let rest = Math.max(0, Math.floor(seconds));
+    [86400, 3600, 60, 1].forEach((size, index) => {
       const count = Math.floor(rest / size);
       rest %= size;
-      if (count || parts.length) parts.push([count, unit]);
-    }
-    const text = parts.slice(0, 2).filter(([count]) => count).map(([count, unit]) => count + unit);
-    return text.join(" ") || "0s";
+      if (count || parts.length) parts.push([count, units[index]]);
+    });
+    const said = parts
+      .slice(0, 2)
+      .filter(([count]) => count)
+      .map(([count, unit]) => unit.replace("{}", () => count));
+    if (!said.length) return units[3].replace("{}", "0");
+    return said.length < 2 ? said[0] : said.reduce((text, part) => text.replace("{}", () => part), two);
   }
 
   const ends = new WeakMap();
@@ -25,7 +29,7 @@
     for (const element of document.querySelectorAll("[data-runlease-left]")) {
       if (!ends.has(element)) ends.set(element, now + Number(element.dataset.runleaseLeft));
       const left = ends.get(element) - now;
-      element.textContent = shown(left);
+      element.textContent = shown(left, JSON.parse(element.dataset.runleaseUnits));
       const bar = element.parentElement.querySelector("[data-runlease-of]");
       if (bar) {
         const share = Math.min(1, Math.max(0, left / Number(bar.dataset.runleaseOf)));
