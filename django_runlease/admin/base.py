@@ -10,7 +10,7 @@ from django.contrib.admin.utils import quote
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.forms import Script
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
@@ -35,6 +35,7 @@ class ReadOnly(ModelAdmin):  # type: ignore[type-arg]
     """Nobody adds, edits or deletes these rows by hand. Tokens are never shown."""
 
     show_full_result_count = False
+    object_history_template = "runlease/admin/history.html"
 
     class Media:
         css = {"all": ["runlease/admin.css"]}
@@ -96,3 +97,9 @@ class ReadOnly(ModelAdmin):  # type: ignore[type-arg]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: Any = None
+    ) -> HttpResponse:
+        context = {"media": self.media, **(extra_context or {})}
+        return super().history_view(request, object_id, context)
