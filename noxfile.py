@@ -26,3 +26,10 @@ def tests(session: nox.Session, django: str) -> None:
             "--check",
             env={"DEFAULT_AUTO_FIELD": f"django.db.models.{auto_field}"},
         )
+
+
+@nox.session(default=False)
+def browser(session: nox.Session) -> None:
+    """Run the tests that drive a real browser, for which a Chromium has to be there."""
+    session.install("-e", ".[browser]")
+    session.run("python", "-m", "pytest", "-n", "2", "tests/browser", *session.posargs)
