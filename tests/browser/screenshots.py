@@ -6,6 +6,7 @@ With ``--all FOLDER``, draws every page there instead: light and dark, narrow an
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,14 +39,15 @@ def open_page(browser: Browser, address: str, key: str, width: int, theme: Any =
     size = {"width": width, "height": 800}
     context = browser.new_context(base_url=address, viewport=size, color_scheme=theme)
     context.add_cookies([{"name": "sessionid", "value": key, "url": address}])
+    # The admin's list of applications takes room, and is not what is to be shown.
+    context.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
     return context.new_page()
 
 
 def draw(page: Page, url: str, path: Path) -> None:
-    page.goto(url)
-    page.wait_for_load_state("networkidle")
+    page.goto(url, wait_until="networkidle")
     path.parent.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=path, full_page=True, animations="disabled")
+    page.screenshot(path=path, full_page=True, animations="disabled", caret="hide")
     print(path)
 
 
@@ -70,12 +72,13 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
     django.setup()
+    logging.getLogger("django_runlease").setLevel(logging.ERROR)
 
     from . import site, tour, world
     from .chromium import launch
 
     with own_database(), site.serving() as address:
-        world.build()
+        world.build(days=1)
         pages = tour.pages()
         if options.hostile:
             world.hostile()

@@ -59,8 +59,9 @@ class Job:
         """A claim, so many seconds ago, that is not released."""
         claimed = store.claim(self.request(where), "default")
         assert isinstance(claimed, Claimed), claimed
-        Run.objects.filter(pk=claimed.run_id).update(started_at=ago(age))
-        RunLease.objects.filter(name=self.name).update(claimed_at=ago(age))
+        runs = Run.objects.filter(pk=claimed.run_id)
+        runs.update(started_at=ago(age))
+        self.row(claimed_at=runs.values_list("started_at", flat=True).get())
         return claimed
 
     def ran(
