@@ -78,6 +78,8 @@ def test_a_refresh_closes_nothing_that_is_open(stopped, lease):
     page.locator("summary").first.click()
     table = page.locator("details table").first
     expect(table).to_be_visible()
+    page.locator("h1").last.click()
+    expect(page.locator("summary").first).not_to_be_focused()
     pause()
     refreshed(page)
     expect(page.locator(".runlease-state")).to_contain_text("paused")

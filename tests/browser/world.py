@@ -117,6 +117,7 @@ def build(days: float = 0.5) -> None:
     trouble()
     incidents.check("default")
     Alert.objects.update(opened_at=ago(12 * MINUTE))
+    Alert.objects.filter(kind="contention").update(opened_at=ago(80))
     incidents.silence("import_rates", "stuck", "default", by="grace", length=timedelta(hours=4))
 
 
