@@ -100,6 +100,7 @@ def test_an_engineer_finds_the_holder_breaks_its_lease_pauses_and_resumes(visit)
     done = tick("billing", "--wait", "2m")
     assert done.returncode == 0, done
     shows(page, "1 succeeded")
+    shows(page, "What operators did", "the provider hangs", "no provider")
     assert outcomes("billing") == ["lost", "declined", "succeeded"]
 
 

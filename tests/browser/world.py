@@ -202,11 +202,9 @@ def hostile() -> None:
         holder=HOSTILE,
         host=HOSTILE,
         progress={"done": 3, "total": 4, "message": HOSTILE * 2},
-        paused=True,
-        paused_by=HOSTILE,
-        paused_reason=HOSTILE,
         holder_process={"pid": 2**31, "group": 2**31, "group_start": 1},
     )
+    store.pause(NAME, "default", by=HOSTILE, reason=HOSTILE)
     Run.objects.update(holder=HOSTILE, host=HOSTILE, took_over_from=HOSTILE, trigger=HOSTILE[:50])
     Run.objects.filter(outcome=Outcome.DECLINED).update(reason="held")
     effect(job.name, HOSTILE[:100], HOSTILE, claimed.generation - 1)
