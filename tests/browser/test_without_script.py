@@ -67,7 +67,7 @@ def test_every_page_and_every_action_works(page):
     assert elsewhere(lambda: RunLease.objects.get(name="billing").token) is None
     assert elsewhere(lambda: Alert.objects.exclude(silenced_until=None).count()) == 1
 
-    page.get_by_role("link", name="All its runs").click()
+    page.get_by_role("link", name="All its runs").first.click()
     page.locator("#result_list a").first.click()
     page.get_by_text("Show the traceback").click()
     expect(page.locator("pre", has_text="Oops: no")).to_be_visible()

@@ -57,7 +57,7 @@ HOSTILE = {
 
 SEEN = {
     "leases": ["held", "free", "expired", "paused", "not renewed", "contention", "(silenced)"],
-    "overview": ["Open alerts", "failing", "billing", "1 takeover, 1 break"],
+    "overview": ["failing", "billing", "web1:", "not renewed"],
     "lease": ["36 of 120", "web1:", "contention", "1 takeover", "1 break", "2 declined", "1017"],
     "lease-free": ["failing"],
     "lease-paused": ["the mail server is down"],
