@@ -58,7 +58,10 @@ HOSTILE = {
 SEEN = {
     "leases": ["held", "free", "expired", "paused", "not renewed", "contention", "(silenced)"],
     "overview": ["failing", "billing", "web1:", "not renewed"],
-    "lease": ["36 of 120", "web1:", "contention", "1 takeover", "1 break", "2 declined", "1017"],
+    "lease": [
+        *("36 of 120", "web1:", "contention", "Takeovers", "Breaks", "Declined", "1017"),
+        *("What operators did", "the provider hangs"),
+    ],
     "lease-free": ["failing"],
     "lease-paused": ["the mail server is down"],
     "lease-stalled": ["not renewed", "stuck", "silenced until"],

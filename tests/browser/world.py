@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from django_runlease import incidents, store
 from django_runlease.holder import Holder
-from django_runlease.models import Alert, Effect, Outcome, Run, RunLease
+from django_runlease.models import Alert, Effect, OperatorAction, Outcome, Run, RunLease
 from django_runlease.store import Claimed, Closing, Refusal
 
 from ..support import ago, wish
@@ -29,10 +29,10 @@ HOSTILE = "\u202e" + NAME
 
 TRACEBACK = """\
 Traceback (most recent call last):
-  File "/srv/app/billing/jobs.py", line 58, in sync_crm
-    answer = client.push(batch)
+  File "/srv/app/shop/jobs.py", line 58, in {job}
+    answer = client.send(batch)
              ^^^^^^^^^^^^^^^^^^
-TimeoutError: no answer from crm.example.com within 30 s
+TimeoutError: no answer from {job}.example.com within 30 s
 """
 
 
@@ -99,10 +99,11 @@ class Job:
         self.ran(age, length, where)
         self._end(*self._end_when_closed)
 
-    def broken(self, age: float, length: float, by: str) -> None:
+    def broken(self, age: float, length: float, by: str, reason: str) -> None:
         """A run that an operator ended."""
         claimed = self.begin(age)
-        store.break_lease(self.name, "default", by=by, at_once=True)
+        store.break_lease(self.name, "default", by=by, reason=reason, at_once=True)
+        OperatorAction.objects.filter(lease_name=self.name).update(at=ago(age - length))
         self._end(claimed, age - length)
 
     def row(self, **values: Any) -> None:
@@ -137,9 +138,9 @@ def billing(days: float) -> None:
         elif n == last // 2 - 1:
             job.taken_over(age, 95)
         elif n == last // 3:
-            job.broken(age, 280, "grace: the provider hangs")
+            job.broken(age, 280, "grace", "the provider hangs")
         elif n == last // 3 - 1:
-            job.ran(age, 31, outcome=Outcome.FAILED, exit_code=1, **failure())
+            job.ran(age, 31, outcome=Outcome.FAILED, exit_code=1, **failure("billing"))
         else:
             job.ran(age, wave(n, 40, 190), where=f"web{n % 2 + 1}")
     claimed = job.begin(130)
@@ -157,7 +158,7 @@ def crm(days: float) -> None:
     job = Job("sync_crm", every=10 * MINUTE)
     for n in range(int(days * DAY / (10 * MINUTE)), 0, -1):
         if n <= 4:
-            job.ran(n * 600 - 200, 34, outcome=Outcome.FAILED, exit_code=1, **failure())
+            job.ran(n * 600 - 200, 34, outcome=Outcome.FAILED, exit_code=1, **failure("crm"))
         else:
             job.ran(n * 600 - 200, wave(n, 60, 420), where="web2", output="pushed 120 contacts\n")
 
@@ -171,6 +172,7 @@ def quiet(days: float) -> None:
     for n in range(int(days * 24), 1, -1):
         reminders.ran(n * HOUR, wave(n, 200, 700))
     store.pause("send_reminders", "default", by="grace", reason="the mail server is down")
+    OperatorAction.objects.filter(lease_name="send_reminders").update(at=ago(1.5 * HOUR))
     reminders.declined(HOUR, "web1")
     store.pause("year_end", "default", by="grace")
     store.resume("year_end", "default", by="grace")
@@ -211,9 +213,9 @@ def hostile() -> None:
     incidents.check("default")
 
 
-def failure() -> dict[str, str]:
-    reason = TRACEBACK.splitlines()[-1]
-    return {"reason": reason, "error": TRACEBACK, "output": "pushed 40 contacts\n"}
+def failure(job: str) -> dict[str, str]:
+    error = TRACEBACK.format(job=job)
+    return {"reason": error.splitlines()[-1], "error": error, "output": "sent 40 of 120\n"}
 
 
 def effect(name: str, kind: str, key: object, generation: int) -> None:
