@@ -14,13 +14,18 @@ from django_runlease.clock import Now, Seconds
 from .factories import RunFactory
 
 
+def emptied(*tables: str) -> None:
+    """Tables and indexes of their least size: what other tests have rolled back still fills them,
+    some more than others, and the planner goes by that."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {', '.join(tables)}")
+
+
 @pytest.fixture
 def long_history(db: None) -> None:
     """20 leases with 40,000 runs that succeeded, 2,000 newer declines of one, and before them all
     one failure of another."""
-    with connection.cursor() as cursor:
-        # What other tests have rolled back still fills the indexes, some more than others.
-        cursor.execute("TRUNCATE runlease_run")
+    emptied("runlease_run")
     RunFactory(
         lease_name="job-7",
         outcome="failed",

@@ -24,6 +24,7 @@ from django_runlease.testing import expire_now, held_by_another, take_over_now, 
 from django_runlease.thresholds import thresholds
 
 from .factories import RunFactory, RunLeaseFactory
+from .plans import emptied
 from .programs import ended, guards, start
 from .support import ago, elsewhere, expire, manage, spawn_python, wait_for
 
@@ -552,6 +553,7 @@ def plan_nodes(plan):
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", [None, "job-7"])
 def test_the_situation_is_read_by_indexes_whatever_the_history_holds(name):
+    emptied("runlease_run", "runlease_runlease", "runlease_effect")
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -591,6 +593,7 @@ def test_the_situation_is_read_by_indexes_whatever_the_history_holds(name):
 
 @pytest.mark.django_db
 def test_the_declines_since_the_last_start_are_not_searched_for_its_run_and_its_failures():
+    emptied("runlease_run", "runlease_runlease")
     with connection.cursor() as cursor:
         cursor.execute(
             """

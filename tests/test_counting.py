@@ -22,7 +22,7 @@ from django_runlease.tallies import totals
 
 from .factories import RunFactory, RunLeaseFactory
 from .past import fresh, insert_runs, old, prune
-from .plans import work
+from .plans import emptied, work
 from .support import (
     DEADLINE,
     backends,
@@ -94,6 +94,7 @@ def test_counting_changes_no_total_and_happens_one_time(batch):
 
 @pytest.mark.django_db
 def test_what_is_counted_is_not_read_again():
+    emptied("runlease_run")
     insert_runs(4000)
     count()
     RunFactory.create_batch(3, lease_name="job-0")

@@ -12,6 +12,7 @@ from django_runlease.clock import Now, Seconds
 from django_runlease.models import Outcome, Run, RunLease, State
 
 from .factories import RunFactory, RunLeaseFactory
+from .plans import emptied
 from .support import elsewhere, granted, open_transaction, wait_for
 
 FIVE_MINUTES = timedelta(minutes=5)
@@ -127,6 +128,7 @@ def indexes_used(queryset):
 @pytest.fixture
 def long_history(db):
     """Many runs of many names, few of them open."""
+    emptied("runlease_run")
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO runlease_run (lease_name, token, generation, holder, host, trigger,"
@@ -174,8 +176,7 @@ def test_the_history_of_one_name_is_read_by_its_index(long_history):
 @pytest.mark.django_db(transaction=True)
 def test_renewals_are_hot_updates_because_no_index_holds_what_they_change():
     # Without what rolled-back tests left there, the row has room on its page.
-    with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE runlease_runlease")
+    emptied("runlease_runlease")
     claimed = granted()
 
     def renew_and_count():

@@ -17,6 +17,7 @@ from django_runlease.tallies import totals
 
 from .factories import RunLeaseFactory
 from .past import ago, fresh, insert_runs, old, prune
+from .plans import emptied
 from .support import DEADLINE, elsewhere, granted, open_transaction, refused, spawn_python, together
 
 DONE = store.Closing(outcome=Outcome.SUCCEEDED)
@@ -344,6 +345,7 @@ def test_within_an_open_transaction_nothing_is_pruned():
 
 @pytest.mark.django_db
 def test_names_and_batches_are_found_by_an_index():
+    emptied("runlease_run")
     insert_runs(40_000, names=4)
     batch = batch_of("job-3", latest=1e10, generation=10**9)
     with connection.cursor() as cursor:
