@@ -44,17 +44,24 @@ def open_page(browser: Browser, address: str, key: str, width: int, theme: Any =
     return context.new_page()
 
 
-def draw(page: Page, url: str, path: Path) -> None:
+def draw(page: Page, url: str, path: Path, upto: str = "") -> None:
+    """Draw the page; its upper part alone, where *upto* selects the end of that."""
     page.goto(url, wait_until="networkidle")
     path.parent.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=path, full_page=True, animations="disabled", caret="hide")
+    options: Any = {"full_page": True, "animations": "disabled", "caret": "hide"}
+    if upto:
+        end = page.locator(upto).bounding_box()
+        assert end, upto
+        width = page.viewport_size["width"]  # type: ignore[index]
+        options["clip"] = {"x": 0, "y": 0, "width": width, "height": end["y"] + end["height"]}
+    page.screenshot(path=path, **options)
     print(path)
 
 
 def draw_readme(browser: Browser, address: str, key: str, pages: dict[str, str]) -> None:
     page = open_page(browser, address, key, 1280)
-    for name in ("leases", "lease"):
-        draw(page, pages[name], ROOT / "docs" / f"{name}.png")
+    draw(page, pages["leases"], ROOT / "docs/leases.png")
+    draw(page, pages["lease"], ROOT / "docs/lease.png", "section:has(.runlease-trend)")
 
 
 def draw_all(browser: Browser, address: str, key: str, pages: dict[str, str], folder: Path) -> None:
