@@ -1,9 +1,11 @@
 """Which runs of the history are meant, and how they are found among millions of others.
 
-No index orders the runs of all leases. So runs are looked for lease by lease and, where outcomes
-are asked for, outcome by outcome, each from the newest on and each in an index that holds only
-these: what is rare among millions is found at once. The names are read from the index, too, one
-jump for each, so that runs whose lease was removed are not missed.
+No index orders the runs of all leases but the primary key, in whose order they were inserted; one
+has those that did not succeed, and one those that go on. Other runs of all leases are looked for
+lease by lease and, where outcomes are asked for, outcome by outcome, each from the newest on and
+each in an index that holds only these: what is rare among millions is found at once. The names are
+read from the index, too, one jump for each, so that runs whose lease was removed are not missed.
+With 100,000 names that takes seconds; a page looks among the newest runs instead.
 
 A host is in no index: it is looked for in the rows, in one pass over them at most.
 """
@@ -21,7 +23,7 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now as StatementNow
 
 from .clock import Instant, Seconds
-from .models import OperatorAction, Outcome, Run
+from .models import UNSUCCESSFUL, OperatorAction, Outcome, Run
 from .terms import LONGEST_KEPT, duration
 from .text import nearest
 
@@ -48,16 +50,56 @@ _KEYS_OF_EACH = """
     ) AS found
 """
 
-_NAMES_WITH = """
-    WITH RECURSIVE names (lease_name) AS ({names})
-    SELECT lease_name FROM names WHERE strpos(lower(lease_name), lower(%s)) > 0 LIMIT %s
-"""
-
+# The planner takes each name for an average one, with fewer rows than are asked for, and would sort
+# all of them; of a limit that it does not know it expects a tenth, and reads the index backwards.
 _RUNS = """(
     SELECT runlease_run.id, runlease_run.started_at FROM runlease_run
-     WHERE runlease_run.lease_name = names.lease_name AND {conditions}
-     ORDER BY runlease_run.started_at DESC, runlease_run.id DESC LIMIT %s
+     WHERE {condition} AND {conditions}
+     ORDER BY runlease_run.started_at DESC, runlease_run.id DESC LIMIT (SELECT %s::bigint)
 )"""
+
+# Few go on, and their index is in no order: the planner would walk through all in one that is.
+_OPEN_RUNS = """(
+    SELECT runlease_run.id, runlease_run.started_at FROM runlease_run
+     WHERE {condition} AND {conditions} OFFSET 0
+)"""
+
+_OF_NAME = "runlease_run.lease_name = names.lease_name"
+_OF_ANY = "runlease_run.id > 0"
+
+_KEYS_OF_ALL = """
+    SELECT found.id FROM ({runs}) AS found ORDER BY found.started_at DESC, found.id DESC LIMIT %s
+"""
+
+_KEYS_AMONG = """
+    SELECT runlease_run.id FROM (
+        SELECT * FROM runlease_run ORDER BY id DESC LIMIT %s
+    ) AS runlease_run
+     WHERE {conditions} ORDER BY runlease_run.id DESC LIMIT %s
+"""
+
+# Whether a later run has ended otherwise is asked last, for the few that no success has followed.
+_LAST_ENDED = """
+    SELECT found.lease_name FROM (
+        SELECT newest.lease_name, max(newest.started_at) AS started_at FROM (
+            SELECT runlease_run.lease_name, runlease_run.started_at FROM runlease_run
+             WHERE runlease_run.id > 0
+               AND runlease_run.outcome = %s AND runlease_run.trigger <> 'bypass'
+             ORDER BY runlease_run.started_at DESC LIMIT (SELECT %s::bigint)
+        ) AS newest GROUP BY newest.lease_name
+    ) AS found WHERE {conditions}
+"""
+
+_NONE_LATER = """
+    coalesce((
+        SELECT run.started_at FROM runlease_run AS run
+         WHERE run.lease_name = found.lease_name AND run.outcome = %s AND run.trigger <> 'bypass'
+         ORDER BY run.started_at DESC LIMIT 1
+    ) <= found.started_at, true)
+"""
+
+_LISTED = (*UNSUCCESSFUL, Outcome.RUNNING.value)
+"""The outcomes whose runs of all leases an index has together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +170,9 @@ def newest_keys(name: str | Sequence[str] | None, filters: Filters, limit: int) 
     """The primary keys of the *limit* newest runs that match, of *name*, of several or of all
     leases, as an expression for ``pk__in``. Not for a host, which would be looked for lease by
     lease."""
+    if name is None and are_listed(filters):
+        runs, params = _runs(filters, limit, _OF_ANY)
+        return _keys(_KEYS_OF_ALL.format(runs=runs), [*params, limit])
     names = _NAMES if name is None else "SELECT unnest(%s::text[])"
     given = [] if name is None else [[name] if isinstance(name, str) else list(name)]
     runs, params = _runs(filters, limit)
@@ -140,6 +185,31 @@ def newest_keys_of_each(names: Sequence[str], filters: Filters, limit: int) -> R
     return _keys(_KEYS_OF_EACH.format(runs=runs), [list(names), *params, limit])
 
 
+def are_listed(filters: Filters) -> bool:
+    """Whether an index has all that match, of all leases, together."""
+    return bool(filters.outcomes) and set(filters.outcomes) <= set(_LISTED)
+
+
+def newest_keys_among(most: int, filters: Filters, limit: int) -> RawSQL:
+    """The primary keys of the *limit* last inserted runs that match, among the *most* last inserted
+    ones of all leases."""
+    conditions, params = _conditions(filters)
+    if filters.outcomes:
+        conditions += " AND runlease_run.outcome = ANY(%s)"
+        params.append(list(filters.outcomes))
+    return _keys(_KEYS_AMONG.format(conditions=conditions), [most, *params, limit])
+
+
+def last_ended(outcome: str, alias: str, most: int) -> list[str]:
+    """The leases whose last run that has ended did so with *outcome*, one of ``UNSUCCESSFUL``;
+    among those of the *most* newest runs that did."""
+    others = [Outcome.SUCCEEDED.value, *(each for each in UNSUCCESSFUL if each != outcome)]
+    conditions = " AND ".join(_NONE_LATER for _ in others)
+    with connections[alias].cursor() as cursor:
+        cursor.execute(_LAST_ENDED.format(conditions=conditions), [outcome, most, *others])
+        return [name for (name,) in cursor.fetchall()]
+
+
 def read(keys: RawSQL, alias: str) -> list[int]:
     """The primary keys themselves: the planner does not know how few of them there will be."""
     with connections[alias].cursor() as cursor:
@@ -147,19 +217,14 @@ def read(keys: RawSQL, alias: str) -> list[int]:
         return [key for (key,) in cursor.fetchall()]
 
 
-def names_with(text: str, alias: str, limit: int) -> list[str]:
-    """The first *limit* names in the history that contain *text*, in whatever case."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute(_NAMES_WITH.format(names=_NAMES), [text, limit])
-        return [name for (name,) in cursor.fetchall()]
-
-
-def _runs(filters: Filters, limit: int) -> tuple[str, list[Any]]:
+def _runs(filters: Filters, limit: int, condition: str = _OF_NAME) -> tuple[str, list[Any]]:
     parts, params = [], []
     for outcome in filters.outcomes or (None,):
         conditions, values = _conditions(filters, outcome)
-        parts.append(_RUNS.format(conditions=conditions))
-        params += [*values, limit]
+        is_open = outcome == Outcome.RUNNING
+        shape = _OPEN_RUNS if is_open else _RUNS
+        parts.append(shape.format(condition=condition, conditions=conditions))
+        params += values if is_open else [*values, limit]
     return " UNION ALL ".join(parts), params
 
 

@@ -77,6 +77,8 @@ def various(db):
     RunFactory(lease_name="billing", generation=2, outcome="failed", started_at=ago(7200))
     RunFactory(lease_name="reports", generation=3, outcome="failed", started_at=ago(100))
     RunFactory(lease_name="Rebilling", generation=4, started_at=ago(50))
+    for name in ("billing", "reports", "Rebilling"):
+        RunLeaseFactory(name=name)
 
 
 @pytest.mark.parametrize(

@@ -188,11 +188,12 @@ def test_names_and_hosts_are_data(text):
 @pytest.mark.parametrize(
     ("name", "filters", "index", "times"),
     [
-        (None, {"outcomes": ("failed",)}, "runlease_run_others", 1),
+        (None, {"outcomes": ("failed",)}, "runlease_run_unsuccessful", 1),
         ("job-7", {"outcomes": ("failed",)}, "runlease_run_others", 1),
         (None, {"outcomes": ("declined",)}, "runlease_run_others", 20),
         ("job-7", {"outcomes": ("declined",)}, "runlease_run_others", 0),
-        (None, {"outcomes": ("lost", "abandoned")}, "runlease_run_others", 0),
+        (None, {"outcomes": ("lost", "abandoned")}, "runlease_run_unsuccessful", 0),
+        (None, {"outcomes": ("lost", "declined")}, "runlease_run_others", 20),
         (None, {"outcomes": ("succeeded",)}, "runlease_run_succeeded", 20),
         (None, {"outcomes": ("running",)}, "runlease_run_open", 0),
         (None, {"since": HOUR, "until": HOUR / 2}, "runlease_run_history", 20),

@@ -7,7 +7,8 @@ from typing import Any
 from django import VERSION
 from django.contrib.admin.options import ModelAdmin
 from django.contrib.admin.utils import quote
-from django.core.paginator import Paginator
+from django.contrib.admin.views.main import ChangeList
+from django.core.paginator import Page, Paginator
 from django.db.models import QuerySet
 from django.forms import Script
 from django.http import HttpRequest, HttpResponse
@@ -23,12 +24,33 @@ MOST = 1_000
 
 
 class Bounded(Paginator):  # type: ignore[type-arg]
-    """Pages of the first ``MOST`` rows: to count millions takes seconds."""
+    """Pages of the first ``MOST`` rows: to count millions takes seconds. Their keys are read once,
+    so that filters and order are worked out once."""
+
+    object_list: QuerySet[Any]
+
+    @cached_property
+    def keys(self) -> list[Any]:
+        return list(self.object_list.values_list("pk", flat=True)[:MOST])
 
     @cached_property
     def count(self) -> int:
-        rows: QuerySet[Any] = self.object_list  # type: ignore[assignment]
-        return rows[:MOST].count()
+        return len(self.keys)
+
+    def page(self, number: int | str) -> Page[Any]:
+        number = self.validate_number(number)
+        first = (number - 1) * self.per_page
+        rows = self.object_list.filter(pk__in=self.keys[first : first + self.per_page])
+        return Page(rows, number, self)
+
+
+class BoundedList(ChangeList):
+    """A list that takes a single page from its paginator as well, and so reads the rows once."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        number = self.page_num if self.multi_page else 1
+        self.result_list = self.paginator.page(number).object_list
 
 
 class ReadOnly(ModelAdmin):  # type: ignore[type-arg]

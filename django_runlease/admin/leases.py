@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy
 from ..models import RunLease
 from . import overview, words
 from .actions import SILENCE
-from .base import Bounded, ReadOnly
+from .base import Bounded, BoundedList, ReadOnly
 from .cells import (
     against_interval,
     alert_line,
@@ -39,7 +39,7 @@ from .live import live
 from .pages import lease_context
 
 
-class Leases(ChangeList):
+class Leases(BoundedList):
     """The leases of one page, each with its newest runs and what is wrong with it now."""
 
     def get_results(self, request: HttpRequest) -> None:

@@ -22,10 +22,10 @@ from django.utils.translation import gettext_lazy
 
 from .. import search
 from ..clock import Epoch, Now
-from ..models import Outcome, Run
-from ..search import Filters, names_with, newest_keys
+from ..models import Outcome, Run, RunLease
+from ..search import Filters
 from . import words
-from .base import MOST, Bounded, ReadOnly
+from .base import MOST, Bounded, BoundedList, ReadOnly
 from .cells import cell
 from .links import lease_url, runs_of
 from .periods import PERIODS
@@ -33,6 +33,9 @@ from .run import run_context
 
 NAMES = 50
 """How many leases a search looks into."""
+
+AMONG = 20_000
+"""Among how many of the newest runs those are looked for that no index has."""
 
 
 class Choice(SimpleListFilter):
@@ -72,9 +75,15 @@ class LeaseFilter(Choice):
 CHOICES = (LeaseFilter, OutcomeFilter, PeriodFilter)
 
 
-class Runs(ChangeList):
+class Runs(BoundedList):
     """The newest runs that match. No index orders the rows of all leases but the primary key, in
-    whose order they were inserted; what is asked for is looked up lease by lease."""
+    whose order they were inserted; so those of a lease are looked for in its own, those that did
+    not succeed or go on in theirs, and others among the newest."""
+
+    among = False
+    """Whether only the newest were looked through."""
+    cut = False
+    """Whether more leases match the search than were looked into."""
 
     def get_queryset(self, request: HttpRequest, *args: Any) -> QuerySet[Any]:
         runs = super().get_queryset(request, *args).defer("error", "output")
@@ -85,9 +94,21 @@ class Runs(ChangeList):
         if not (name or outcomes or period or self.query):
             return runs.order_by("-pk")
         filters = Filters(outcomes=outcomes, since=period)
-        names = name if name or not self.query else names_with(self.query, runs.db, NAMES)
-        keys = search.read(newest_keys(names, filters, MOST), runs.db)
-        return runs.filter(pk__in=keys).order_by("-started_at", "-pk")
+        names = [name] if name else self.names(runs.db) if self.query else None
+        if names is None and not search.are_listed(filters):
+            self.among = True
+            keys = search.newest_keys_among(AMONG, filters, MOST)
+        else:
+            keys = search.newest_keys(names, filters, MOST)
+        return runs.filter(pk__in=search.read(keys, runs.db)).order_by("-started_at", "-pk")
+
+    def names(self, alias: str) -> list[str]:
+        """The leases that the search means; and what is searched for itself, as the name of one
+        that was removed."""
+        found = RunLease.objects.using(alias).filter(name__icontains=self.query).order_by("name")
+        names = list(found.values_list("name", flat=True)[: NAMES + 1])
+        self.cut = len(names) > NAMES
+        return list(dict.fromkeys([*names[:NAMES], self.query]))
 
 
 class RunAdmin(ReadOnly):
@@ -95,7 +116,7 @@ class RunAdmin(ReadOnly):
     list_filter = CHOICES
     # The search is that of Runs; any field makes the box appear.
     search_fields = ["lease_name"]
-    search_help_text = gettext_lazy("Part of the name of a lease")
+    search_help_text = gettext_lazy("Part of the name of a lease, or all of one that was removed")
     sortable_by = ()
     paginator = Bounded
     list_per_page = 50
@@ -129,7 +150,7 @@ class RunAdmin(ReadOnly):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         title, name = capfirst(self.opts.verbose_name_plural), request.GET.get("lease")
-        context = {"title": title, "most": MOST}
+        context = {"title": title, "most": MOST, "among": AMONG, "names": NAMES}
         if name:
             context["title"] = _("Runs of %(name)s") % {"name": name}
             context.update(self.way((words.name(name), "")))

@@ -249,6 +249,20 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(
+                    ("id__gt", 0),
+                    (
+                        "outcome__in",
+                        ("abandoned", "failed", "lost", "stalled", "terminated", "timed_out"),
+                    ),
+                ),
+                fields=["outcome", "started_at"],
+                name="runlease_run_unsuccessful",
+            ),
+        ),
+        migrations.AddIndex(
             model_name="alert",
             index=models.Index(fields=["lease_name", "opened_at"], name="runlease_alert_history"),
         ),

@@ -1,6 +1,7 @@
 """The rows. Only ``store`` changes a lease; everything here reads."""
 
 from .leases import (
+    UNSUCCESSFUL,
     Alert,
     AlertKind,
     Effect,
@@ -19,6 +20,7 @@ from .leases import (
 from .operators import ActionKind, OperatorAction
 
 __all__ = [
+    "UNSUCCESSFUL",
     "ActionKind",
     "Alert",
     "AlertKind",

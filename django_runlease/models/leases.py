@@ -36,6 +36,10 @@ class Outcome(models.TextChoices):
     ABANDONED = "abandoned", _("abandoned")
 
 
+UNSUCCESSFUL = ("abandoned", "failed", "lost", "stalled", "terminated", "timed_out")
+"""How runs end that do not succeed."""
+
+
 class RunLeaseQuerySet(models.QuerySet["RunLease"]):
     def with_state(self) -> RunLeaseQuerySet:
         """Annotate each lease with its ``state``. A paused lease is ``paused``, held or not."""
@@ -185,6 +189,14 @@ class Run(models.Model):
                         *("stalled", "terminated", "timed_out"),
                     ]
                 ),
+            ),
+            # What did not succeed of late, whichever job it was. Successes and declined ticks write
+            # none. For one lease the planner would take it, too, and walk through all failures;
+            # so it is for those only who ask for id > 0.
+            models.Index(
+                fields=["outcome", "started_at"],
+                name="runlease_run_unsuccessful",
+                condition=Q(outcome__in=UNSUCCESSFUL, id__gt=0),
             ),
         ]
 
