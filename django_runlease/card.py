@@ -34,13 +34,9 @@ def card(lease: Row, alias: str) -> Row:
     last seven days; the last ``runs``, without declined ticks and bypasses; the last ``declines``;
     and the last ``actions`` of operators. Null is what cannot be told.
     """
-    name, share = lease["name"], progress_share(lease["progress"])
+    name = lease["name"]
     return {
-        **lease,
-        "process_age": process_age(lease["holder_process"]),
-        "process_gone": is_dead(lease["host"], lease["holder_process"]),
-        "progress_share": share,
-        "estimated_left": _estimated_left(lease, share),
+        **with_holder(lease),
         "alerts": history.alerts(alias, name),
         "uncertain_effects": len(
             history.effects(alias, name, uncertain=True, limit=history.LARGEST_LIMIT)
@@ -50,6 +46,18 @@ def card(lease: Row, alias: str) -> Row:
         "runs": history.runs(alias, name, limit=RUNS_SHOWN, filters=_RUNS),
         "declines": history.runs(alias, name, limit=DECLINES_SHOWN, filters=_DECLINES),
         "actions": history.actions(alias, name, limit=ACTIONS_SHOWN),
+    }
+
+
+def with_holder(lease: Row) -> Row:
+    """*lease* with what can be told of its holder without asking the database, as :func:`card`."""
+    share = progress_share(lease["progress"])
+    return {
+        **lease,
+        "process_age": process_age(lease["holder_process"]),
+        "process_gone": is_dead(lease["host"], lease["holder_process"]),
+        "progress_share": share,
+        "estimated_left": _estimated_left(lease, share),
     }
 
 

@@ -60,7 +60,8 @@ _STATISTICS = """
           FROM clock
     )
     SELECT lease.name AS lease_name,
-           extract(epoch FROM period.since)::float8 AS since,
+           extract(epoch FROM CASE WHEN total.counted >= %(most)s THEN total.oldest
+                                   ELSE period.since END)::float8 AS since,
            extract(epoch FROM period.until)::float8 AS until,
            lease.every, total.*,
            extract(epoch FROM success.started_at)::float8 AS last_success
@@ -83,11 +84,14 @@ _STATISTICS = """
                    ))::float8 END AS duration,
                    CASE WHEN ran THEN extract(epoch FROM run.waited)::float8 END AS waited,
                    CASE WHEN ran THEN extract(epoch FROM run.lag)::float8 END AS lag
-              FROM (SELECT run.*, run.outcome <> 'declined' AS ran FROM {run} run) run
-             WHERE run.lease_name = lease.name AND run.trigger <> 'bypass'
-               AND run.started_at >= period.since AND run.started_at < period.until
+              FROM (
+                SELECT run.*, run.outcome <> 'declined' AS ran FROM {run} run
+                 WHERE run.lease_name = lease.name AND run.trigger <> 'bypass'
+                   AND run.started_at >= period.since AND run.started_at < period.until
+                {newest}
+              ) run
         )
-        SELECT count(*) FILTER (WHERE ran) AS runs,
+        SELECT count(*) AS counted, min(at) AS oldest, count(*) FILTER (WHERE ran) AS runs,
                {outcomes} AS outcomes,
                percentile_cont({shares}) WITHIN GROUP (ORDER BY duration) AS duration,
                percentile_cont({shares}) WITHIN GROUP (ORDER BY waited) AS waited,
@@ -96,17 +100,20 @@ _STATISTICS = """
                count(*) FILTER (WHERE NOT ran) AS declined,
                {declines} AS declines,
                count(*) FILTER (
-                   WHERE NOT ran AND (last.started_at IS NULL OR at > last.started_at)
+                   WHERE NOT ran AND at > coalesce(
+                       (SELECT max(at) FILTER (WHERE ran) FROM counted), '-infinity'
+                   )
                ) AS declined_in_a_row,
                (array_agg(outcome ORDER BY at DESC)
                    FILTER (WHERE ran AND outcome <> 'running'))[1] AS last_outcome
           FROM counted
-         CROSS JOIN (SELECT max(at) FILTER (WHERE ran) AS started_at FROM counted) last
      ) total
      ORDER BY lease.name
 """
 
 _ALL = "SELECT name, extract(epoch FROM every)::float8 FROM {lease}"
+# The planner, not knowing how many, reads the index backwards until there are so many.
+_NEWEST = "ORDER BY run.started_at DESC LIMIT (SELECT %(most)s::bigint)"
 # By its name, because the history outlives the row.
 _ONE = """
     SELECT %(name)s::text,
@@ -125,6 +132,12 @@ def statistics(
     return _read(_ONE, alias, since, until, name)[0]
 
 
+def statistics_of_newest(alias: str, name: str, most: int, *, since: Moment | None = None) -> Row:
+    """The same up to now; but of more than *most* runs and declined ticks the newest are counted,
+    and ``since`` of the row is when the first of these started."""
+    return _read(_ONE, alias, since, None, name, most)[0]
+
+
 def statistics_of_all(
     alias: str, *, since: Moment | None = None, until: Moment | None = None
 ) -> list[Row]:
@@ -133,7 +146,12 @@ def statistics_of_all(
 
 
 def _read(
-    leases: str, alias: str, since: Moment | None, until: Moment | None, name: str = ""
+    leases: str,
+    alias: str,
+    since: Moment | None,
+    until: Moment | None,
+    name: str = "",
+    most: int | None = None,
 ) -> list[Row]:
     check_period(since, until)
     connection = connections[alias]
@@ -143,6 +161,7 @@ def _read(
         **_bound("until", until),
         "length": PERIOD.total_seconds(),
         "name": name,
+        "most": most,
     }
     statement = _STATISTICS.format(
         leases=leases.format(lease=lease),
@@ -150,6 +169,7 @@ def _read(
         outcomes=_counts("outcome", _OUTCOMES, "ran"),
         declines=_counts("reason", _REASONS, "NOT ran"),
         shares=_SHARES,
+        newest="" if most is None else _NEWEST,
     )
     with connection.cursor() as cursor:
         cursor.execute(statement, params)

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from .. import card, history
 from ..clock import utc
 from ..history import Row
-from ..statistics import statistics
+from ..statistics import statistics_of_newest
 from . import pictures, words
 from .base import ReadOnly
 from .cells import alert_badge, expiry, progress
@@ -36,6 +36,12 @@ TABLE = 200
 RESOLVED = 50
 """How many alerts that are over are listed."""
 
+COUNTED = 10_000
+"""How many runs and declined ticks the figures are told from at most."""
+
+DECLINES = 1_000
+"""How many declined ticks since the last start are counted at most."""
+
 EFFECTS = 20
 
 
@@ -49,18 +55,18 @@ def lease_context(
     now = lease.now
     since = utc(now - length.total_seconds())
     window = windows(alias, [lease.name], length, MOST)[lease.name]
-    found = statistics(alias, lease.name, since=since)
+    found = statistics_of_newest(alias, lease.name, COUNTED, since=since)
     last = newest(alias, lease.name, NEWEST)
     known = _known(lease)
     scale = words.scale(now - length.total_seconds(), now)
-    uncertain = known["uncertain_effects"]
+    uncertain = _uncertain(lease.name, alias)
     return {
         "lease": lease,
         "headline": headline(lease, next((run for run in last if not run.goes_on), None)),
         "alerts": [_alert(alert) for alert in alerts],
         **_resolved(lease, length),
         "facts": list(_holder(lease, known)),
-        "job": list(_job(lease, known)),
+        "job": list(_job(lease)),
         "period": period,
         "periods": [(key, label) for key, (_length, label) in PERIODS.items()],
         "summary": pictures.summary(window),
@@ -71,13 +77,14 @@ def lease_context(
         "figures": list(_figures(found)),
         "outcomes": outcomes(found),
         "oddities": oddities(found, window),
+        "counted": COUNTED if found["runs"] + found["declined"] >= COUNTED else 0,
         "rows": rows_of(site, window)[:TABLE],
         "newest": rows(site, last),
         "window": window,
         "most": MOST,
         "table_length": TABLE,
-        "uncertain": _uncertain(lease.name, alias) if uncertain else [],
-        "uncertain_count": uncertain,
+        "uncertain": uncertain[:EFFECTS],
+        "uncertain_count": len(uncertain),
         **actions(lease.name, alias),
         "runs_url": runs_of(site, lease.name),
     }
@@ -93,7 +100,7 @@ def _known(lease: Any) -> Row:
     row = history.lease(lease.name, alias)
     if row is None:
         raise Http404
-    return card.card(row, alias)
+    return card.with_holder(row)
 
 
 def _holder(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
@@ -136,7 +143,7 @@ def _process(known: Row) -> Iterator[tuple[str, object]]:
         yield _("Runs"), _("a function or command in that process")
 
 
-def _job(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
+def _job(lease: Any) -> Iterator[tuple[str, object]]:
     if lease.paused:
         yield _("Paused by"), words.name(lease.paused_by)
         if lease.paused_reason:
@@ -154,8 +161,11 @@ def _job(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
         yield _("Last start"), _both(lease.claimed_epoch, lease.now)
     if lease.last_tick_epoch is not None:
         yield _("Last tick"), _both(lease.last_tick_epoch, lease.now)
-    if known["declines_since_start"]:
-        yield _("Declined since the last start"), known["declines_since_start"]
+    since = history.iso(lease.claimed_epoch)
+    declined = history.declines_since(lease._state.db, lease.name, since, DECLINES)
+    if declined:
+        more = _("%(count)s or more") % {"count": declined}
+        yield _("Declined since the last start"), more if declined == DECLINES else declined
 
 
 def _both(epoch: float, now: float) -> object:
@@ -205,5 +215,5 @@ def _resolved(lease: Any, length: timedelta) -> dict[str, Any]:
 
 
 def _uncertain(name: str, alias: str) -> list[Row]:
-    rows = history.effects(alias, name, uncertain=True, limit=EFFECTS)
+    rows = history.effects(alias, name, uncertain=True, limit=history.LARGEST_LIMIT)
     return [{**row, "key": ", ".join(map(str, row["key"]))} for row in rows]
