@@ -2,8 +2,10 @@
 
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -58,3 +60,25 @@ def work(read: Callable[[], object]) -> tuple[str, int]:
             lines += [line for (line,) in cursor.fetchall()]
     plan = "\n".join(lines)
     return plan, sum(map(int, re.findall(r"Rows Removed by Filter: (\d+)", plan)))
+
+
+def rows_read(read: Callable[[], object]) -> Counter[str]:
+    """How many rows all queries of *read* look at, by table, whether they are wanted or not."""
+    with CaptureQueriesContext(connection) as captured:
+        read()
+    found: Counter[str] = Counter()
+    with connection.cursor() as cursor:
+        for query in captured:
+            if query["sql"].lstrip().startswith(("SELECT", "WITH")):
+                cursor.execute("EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) " + query["sql"])
+                _count(cursor.fetchone()[0][0]["Plan"], found)
+    return found
+
+
+def _count(node: dict[str, Any], found: Counter[str]) -> None:
+    if "Relation Name" in node:
+        in_vain = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
+        rows = node["Actual Rows"] + sum(node.get(key, 0) for key in in_vain)
+        found[node["Relation Name"]] += round(rows * node["Actual Loops"])
+    for below in node.get("Plans", ()):
+        _count(below, found)
