@@ -24,6 +24,10 @@ FAILURES = (
 MOST_FAILURES = 1_000
 """How many failures since the last success are looked at."""
 
+MOST_TICKS = 10_000
+"""How many runs and declined ticks are looked at to count those that were declined. A job that
+ticks each second and is paused for a week has half a million."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
@@ -72,7 +76,8 @@ class Situation:
 
 
 # Of a tick that several hosts tried, one decline counts, and none if one of them ran it: the run
-# may have begun before the window in which the others were declined.
+# may have begun before the window in which the others were declined. For a limit that it does not
+# know, the planner reads an index backwards instead of sorting all.
 _SITUATIONS = """
     WITH clock AS MATERIALIZED (
         SELECT clock_timestamp() AS now
@@ -133,9 +138,12 @@ _SITUATIONS = """
      ) failures
      CROSS JOIN LATERAL (
         SELECT count(*) FROM (
-            SELECT 1 FROM {run} run
-             WHERE run.lease_name = lease.name
-               AND run.started_at > clock.now - 2 * bounds.span
+            SELECT 1 FROM (
+                SELECT run.* FROM {run} run
+                 WHERE run.lease_name = lease.name
+                   AND run.started_at > clock.now - 2 * bounds.span
+                 ORDER BY run.started_at DESC LIMIT (SELECT %(ticks)s::bigint)
+            ) run
              GROUP BY coalesce(run.tick::text, run.id::text)
             HAVING bool_and(run.outcome = 'declined')
                AND bool_or(run.reason IN ('held', 'busy')
@@ -148,9 +156,12 @@ _SITUATIONS = """
                      AND (run.tick > lease.last_tick) IS NOT FALSE
                ) AS starved,
                max(run.started_at) FILTER (WHERE run.reason = 'paused') AS paused_at
-          FROM {run} run
-         WHERE run.lease_name = lease.name AND run.started_at > bounds.since
-           AND run.outcome = 'declined'
+          FROM (
+            SELECT run.* FROM {run} run
+             WHERE run.lease_name = lease.name AND run.started_at > bounds.since
+               AND run.outcome = 'declined'
+             ORDER BY run.started_at DESC LIMIT (SELECT %(ticks)s::bigint)
+          ) run
      ) declined
      CROSS JOIN LATERAL (
         SELECT count(*),
@@ -180,6 +191,7 @@ def situations(
         "window": window,
         "failures": [outcome.value for outcome in FAILURES],
         "most": MOST_FAILURES,
+        "ticks": MOST_TICKS,
         "names": None if names is None else list(names),
     }
     condition = "" if names is None else " WHERE lease.name = ANY(%(names)s)"

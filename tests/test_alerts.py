@@ -615,7 +615,7 @@ def test_the_declines_since_the_last_start_are_not_searched_for_its_run_and_its_
         ((plan,),) = cursor.fetchall()
     plan = json.loads(plan) if isinstance(plan, str) else plan
     newest = [node for node in plan_nodes(plan[0]["Plan"]) if node["Node Type"] == "Limit"]
-    assert len(newest) == 3
+    assert len(newest) == 5
     for node in plan_nodes({"Node Type": "", "Plans": newest}):
         assert node.get("Rows Removed by Filter", 0) < 10, node
 
