@@ -8,7 +8,7 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 from django.urls import reverse
 
-from django_runlease import history, search
+from django_runlease import history, search, situation
 from django_runlease.admin import base, filters, pages, runs
 from django_runlease.admin.figures import recent, windows
 from django_runlease.models import RunLease
@@ -87,6 +87,7 @@ def less(monkeypatch):
     monkeypatch.setattr(runs, "AMONG", 1_000)
     monkeypatch.setattr(pages, "MOST", 100)
     monkeypatch.setattr(pages, "COUNTED", 500)
+    monkeypatch.setattr(situation, "MOST_TICKS", 500)
     monkeypatch.setattr(filters, "FAILURES", 200)
     monkeypatch.setattr(filters, "HOLDERS", 200)
 
@@ -238,7 +239,7 @@ def test_the_page_of_a_lease_says_how_many_runs_its_figures_are_told_from(ops, m
     lease = RunLeaseFactory(name="job")
     address = reverse("admin:runlease_runlease_change", args=[lease.pk])
     RunFactory(lease_name="job")
-    note = "The figures are those of the 2 newest"
+    note = "durations and waits are those of the 2 newest"
     assert note not in Page(ops.get(address)).text
     RunFactory(lease_name="job")
     assert note in Page(ops.get(address)).text
