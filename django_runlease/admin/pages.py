@@ -78,7 +78,7 @@ def lease_context(
         "outcomes": outcomes(found),
         "oddities": oddities(found, window),
         "counted": COUNTED if found["runs"] + found["declined"] >= COUNTED else 0,
-        "rows": rows_of(site, window)[:TABLE],
+        "rows": rows_of(site, window, TABLE),
         "newest": rows(site, last),
         "window": window,
         "most": MOST,

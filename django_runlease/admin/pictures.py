@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -22,7 +21,7 @@ def timeline(window: Window, scale: charts.Scale, *, key: str, title: str) -> Sa
     """The lane of one lease."""
     return charts.timeline(
         scale,
-        [*_merged([mark(run) for run in window.runs], scale)],
+        [*_merged(window.runs, scale)],
         [tick.start for tick in window.ticks],
         window.overlaps,
         [band(pause) for pause in window.pauses],
@@ -96,12 +95,12 @@ def _pause_note(pause: Pause) -> str:
     return words.listed(parts)
 
 
-def _merged(marks: Sequence[charts.Mark], scale: charts.Scale) -> Iterator[charts.Mark]:
+def _merged(runs: Sequence[Bar], scale: charts.Scale) -> Iterator[charts.Mark]:
     """Those that nobody could tell apart as one: of the same colour, with less than a pixel between
     them, and without a takeover or a break."""
     gap = (scale.until - scale.since) * PIXEL
-    group: list[charts.Mark] = []
-    for each in marks:
+    group: list[Bar] = []
+    for each in runs:
         if group and not _are_one(group[-1], each, gap):
             yield _one(group)
             group = []
@@ -110,18 +109,18 @@ def _merged(marks: Sequence[charts.Mark], scale: charts.Scale) -> Iterator[chart
         yield _one(group)
 
 
-def _are_one(last: charts.Mark, each: charts.Mark, gap: float) -> bool:
-    alike = last.tone == each.tone and not last.event and not each.event
-    return alike and 0 <= each.start - last.end < gap
+def _are_one(last: Bar, each: Bar, gap: float) -> bool:
+    alike = words.tone(last.outcome) == words.tone(each.outcome)
+    return alike and not last.event and not each.event and 0 <= each.start - last.end < gap
 
 
-def _one(group: list[charts.Mark]) -> charts.Mark:
+def _one(group: list[Bar]) -> charts.Mark:
     if len(group) == 1:
-        return group[0]
+        return mark(group[0])
     start, end = group[0].start, group[-1].end
     facts = {"count": len(group), "start": words.exact(start), "end": words.exact(end)}
     says = _("%(count)s runs from %(start)s to %(end)s") % facts
-    return replace(group[0], end=end, says=says)
+    return charts.Mark(start=start, end=end, tone=words.tone(group[0].outcome), says=says)
 
 
 def note(run: Bar) -> str:

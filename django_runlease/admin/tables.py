@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -20,17 +20,16 @@ def rows(site: ReadOnly, bars: Iterable[Bar]) -> list[dict[str, Any]]:
     return [_row(site, bar) for bar in bars]
 
 
-def rows_of(site: ReadOnly, window: Window) -> list[dict[str, Any]]:
-    """All that is drawn, the newest first: runs, declined ticks and pauses."""
-    found = rows(site, [*window.ticks[::-1], *window.runs[::-1]])
-    found += [_pause_row(pause) for pause in window.pauses]
-    return sorted(found, key=itemgetter("began"), reverse=True)
+def rows_of(site: ReadOnly, window: Window, most: int) -> list[dict[str, Any]]:
+    """The *most* newest of all that is drawn, the newest first: runs, declined ticks and pauses."""
+    found: list[Bar | Pause] = [*window.ticks[::-1], *window.runs[::-1], *window.pauses]
+    newest = sorted(found, key=attrgetter("start"), reverse=True)[:most]
+    return [_pause_row(each) if isinstance(each, Pause) else _row(site, each) for each in newest]
 
 
 def _pause_row(pause: Pause) -> dict[str, Any]:
     return {
         "outcome": words.badge(State.PAUSED, State.PAUSED.label),
-        "began": pause.start,
         "start": words.at(pause.start),
         "length": words.length(pause.length),
         "holder": words.clear(pause.by) if pause.by else "",
@@ -46,7 +45,6 @@ def _row(site: ReadOnly, bar: Bar) -> dict[str, Any]:
     return {
         "url": site.link("run_change", bar.pk),
         "outcome": words.outcome(bar.outcome),
-        "began": bar.start,
         "start": words.at(bar.start),
         "length": "" if declined else words.length(bar.length),
         "wait": words.length(bar.wait),
