@@ -40,7 +40,7 @@ def insert(names, *, holder="''", token="NULL", expires="NULL"):
         INSERT INTO runlease_runlease (name, generation, paused, holder, host, paused_by,
                                        paused_reason, token, expires_at)
         SELECT name, 1, n %% 100 = 3, {holder}, {holder}, '', '', {token}, {expires}
-          FROM ({names}) AS names (n, name)
+          FROM ({names}) AS names (n, name) ORDER BY md5(name)
     """
 
 
