@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from html import unescape
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.contrib.staticfiles import finders
+from django.db import connection
 from django.urls import reverse
 
 from django_runlease.models import Run, RunLease
@@ -151,3 +153,49 @@ def test_the_page_of_the_app_leads_to_the_overview_who_may_see_it(client, superu
     ada.user_permissions.add(Permission.objects.get(codename="view_run"))
     client.force_login(ada)
     assert not Page(client.get(address)).all("a", href=url(RunLease, "overview"))
+
+
+@pytest.mark.parametrize(
+    "instant", ["infinity", "-infinity", "20000-01-01 UTC", "0044-03-15 BC UTC"]
+)
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        *(
+            ("runlease_runlease", column)
+            for column in ("expires_at", "claimed_at", "renewed_at", "not_before", "last_tick")
+        ),
+        *(("runlease_run", column) for column in ("started_at", "finished_at", "tick")),
+        *(("runlease_alert", column) for column in ("opened_at", "silenced_until")),
+    ],
+)
+def test_an_instant_that_no_calendar_has_takes_no_page_down(superuser, table, column, instant):
+    lease = RunLeaseFactory(name="job", held=True, every=timedelta(hours=1))
+    run = RunFactory(lease_name="job")
+    AlertFactory(lease_name="job", kind="failing")
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {table} SET {column} = %s::timestamptz", [instant])
+    for view, args in (
+        *((f"runlease_{view}", ()) for view in ("changelist", "overview")),
+        *((f"runlease_{view}", (lease.pk,)) for view in ("change", "break", "pause", "history")),
+        ("runlease_silence", (lease.pk, "failing")),
+        ("run_changelist", ()),
+        ("run_change", (run.pk,)),
+    ):
+        page = Page(superuser.get(reverse(f"admin:runlease_{view}", args=args)))
+        assert "job" in page.text
+        assert page.all("span", **{"data-runlease-left": "inf"}) == []
+
+
+def test_who_may_not_look_at_runs_finds_no_link_to_them(client):
+    one = get_user_model().objects.create_user("eve", is_staff=True)
+    one.user_permissions.set(Permission.objects.filter(codename="view_runlease"))
+    client.force_login(one)
+    lease = RunLeaseFactory(name="job", held=True)
+    RunFactory.create_batch(3, lease_name="job")
+    for view, args in (("changelist", ()), ("overview", ()), ("change", (lease.pk,))):
+        page = Page(client.get(reverse(f"admin:runlease_runlease_{view}", args=args)))
+        assert not [a["href"] for a in page.all("a") if "/run/" in str(a.get("href"))]
+    one.user_permissions.add(Permission.objects.get(codename="view_run"))
+    page = Page(client.get(reverse("admin:runlease_runlease_change", args=[lease.pk])))
+    assert len([a for a in page.all("a") if "/run/" in str(a.get("href"))]) >= 5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django.http import HttpRequest
 from django.utils.http import urlencode
 
@@ -11,6 +13,17 @@ from .base import ReadOnly
 
 def runs_of(site: ReadOnly, name: str) -> str:
     return f"{site.link('run_changelist')}?{urlencode({'lease': name})}"
+
+
+def run_links(site: ReadOnly, request: HttpRequest) -> Callable[[int], str]:
+    """The page of a run by its key; nothing if the reader may not look at runs."""
+    if not sees_runs(request):
+        return lambda key: ""
+    return lambda key: site.link("run_change", key)
+
+
+def sees_runs(request: HttpRequest) -> bool:
+    return bool(request.user.has_perm("runlease.view_run"))
 
 
 def lease_url(site: ReadOnly, request: HttpRequest, name: str) -> str:

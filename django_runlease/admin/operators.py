@@ -71,4 +71,8 @@ def _break(detail: Mapping[str, Any], at: float | None) -> Iterator[object]:
 
 
 def _epoch(iso: Any) -> float | None:
-    return None if iso is None else datetime.fromisoformat(iso).timestamp()
+    """None for what is no instant, as somebody may have written by hand."""
+    try:
+        return datetime.fromisoformat(iso).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None

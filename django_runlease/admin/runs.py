@@ -27,6 +27,7 @@ from ..search import Filters
 from . import words
 from .base import MOST, Bounded, BoundedList, ReadOnly
 from .cells import cell
+from .figures import without_instants
 from .links import lease_url, runs_of
 from .periods import PERIODS
 from .run import run_context
@@ -126,7 +127,7 @@ class RunAdmin(ReadOnly):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         runs: QuerySet[Run] = super().get_queryset(request)
-        return runs.annotate(
+        return without_instants(runs).annotate(
             now=Epoch(Now()),
             start=Epoch("started_at"),
             end=Epoch("finished_at"),
