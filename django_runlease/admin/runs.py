@@ -127,7 +127,7 @@ class RunAdmin(ReadOnly):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         runs: QuerySet[Run] = super().get_queryset(request)
-        return without_instants(runs).annotate(
+        annotated: QuerySet[Run] = without_instants(runs).annotate(
             now=Epoch(Now()),
             start=Epoch("started_at"),
             end=Epoch("finished_at"),
@@ -136,6 +136,7 @@ class RunAdmin(ReadOnly):
             waited_seconds=Epoch("waited"),
             lag_seconds=Epoch("lag"),
         )
+        return annotated
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return Runs
