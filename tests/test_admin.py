@@ -199,3 +199,30 @@ def test_who_may_not_look_at_runs_finds_no_link_to_them(client):
     one.user_permissions.add(Permission.objects.get(codename="view_run"))
     page = Page(client.get(reverse("admin:runlease_runlease_change", args=[lease.pk])))
     assert len([a for a in page.all("a") if "/run/" in str(a.get("href"))]) >= 5
+
+
+@pytest.mark.parametrize(
+    "query", ["?host=%00", "?state=%00", "?outcome=%00", "?alerts=%00", "?q=%00", "?p=%00"]
+)
+def test_odd_addresses_of_lists_are_no_error(superuser, query):
+    RunLeaseFactory(name="job", held=True)
+    for model in (RunLease, Run):
+        for more in ("", "&lease=%00&within=%00&outcome=%00" if model is Run else ""):
+            response = superuser.get(url(model, "changelist") + query + more)
+            assert response.status_code in (200, 302, 400)
+
+
+@pytest.mark.urls("tests.urls_leases_only")
+def test_a_site_that_has_leases_and_no_runs_shows_no_link_to_them(superuser):
+    lease = RunLeaseFactory(name="job", held=True)
+    RunFactory(lease_name="job")
+    page = Page(superuser.get(url(RunLease, "change", lease.pk)))
+    assert not [a for a in page.all("a") if "/run/" in str(a.get("href"))]
+
+
+@pytest.mark.urls("tests.urls_leases_only")
+def test_a_name_is_told_as_it_is_also_at_the_beginning_of_a_message(superuser):
+    lease = RunLeaseFactory(name="job")
+    page = superuser.post(url(RunLease, "pause", lease.pk), {"reason": "<b>"}, follow=True)
+    name = '<bdi class="runlease-name">{}</bdi>'.format
+    assert f"{name('job')}: {name('Paused: &lt;b&gt;')}" in page.content.decode()

@@ -293,7 +293,8 @@ def test_a_break_names_what_keeps_it_waiting_and_offers_to_end_it(ops):
     lock = "SELECT 1 FROM runlease_runlease WHERE name = 'job' FOR UPDATE"
     with open_transaction(lock):
         said = do(ops, lease, "break", **given)
-    assert "its row is locked by process" in said.text
+    assert "Its row is locked by process" in said.text
+    assert "--force" not in said.text
     assert said.all("input", type="checkbox", name="force")
     assert RunLease.objects.get().token == lease.token
 

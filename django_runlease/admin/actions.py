@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from .. import incidents, phrases, store
 from ..models import AlertKind
-from ..phrases import Phrase
+from ..phrases import Phrase, translated
 from ..terms import spoken
 from . import words
 
@@ -77,7 +77,11 @@ class BreakForm(ReasonForm):
         )
         self.data = {"reason": self.data["reason"], "wait": "wait", "generation": str(generation)}
 
-    def offer_force(self) -> None:
+    def offer_force(self, error: store.Blocked) -> None:
+        """The row stayed locked: say by whom, and ask whether to end that."""
+        who = words.name(error.blockers.translated()) if error.blockers else ""
+        text = words.fill(_("Its row is locked by {who}."), who=who) if who else translated(error)
+        self.add_error(None, text)
         self.fields["force"].widget = forms.CheckboxInput()
 
 

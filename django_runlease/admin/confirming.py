@@ -117,8 +117,7 @@ def _perform(
         if not isinstance(form, BreakForm):
             form.add_error(None, translated(error))
         elif order.given["generation"] == lease.generation:
-            form.add_error(None, translated(error))
-            form.offer_force()
+            form.offer_force(error)
         else:
             form.look_again(lease.generation)
         return False
@@ -130,8 +129,9 @@ def _perform(
         form.add_error(None, words.fill(_("A mistake in the settings: {problem}"), problem=problem))
         return False
     lease_admin.log_change(request, lease, str(said))
-    done = _("%(lease)s: %(done)s") % {"lease": lease.name, "done": said.translated()}
-    messages.success(request, done)
+    # The admin begins a text, but no markup, with a capital letter: names are to stay as they are.
+    done = {"lease": words.name(lease.name), "done": words.name(said.translated())}
+    messages.success(request, words.fill(_("{lease}: {done}"), **done))
     return True
 
 

@@ -87,7 +87,7 @@ def lease_context(
         "uncertain": uncertain[:EFFECTS],
         "uncertain_count": len(uncertain),
         **actions(lease.name, alias),
-        "runs_url": runs_of(site, lease.name) if sees_runs(request) else "",
+        "runs_url": runs_of(site, lease.name) if sees_runs(site, request) else "",
     }
 
 

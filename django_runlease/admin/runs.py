@@ -24,6 +24,7 @@ from .. import search
 from ..clock import Epoch, Now
 from ..models import Outcome, Run, RunLease
 from ..search import Filters
+from ..text import storable
 from . import words
 from .base import MOST, Bounded, BoundedList, ReadOnly
 from .cells import cell
@@ -89,7 +90,8 @@ class Runs(BoundedList):
     def get_queryset(self, request: HttpRequest, *args: Any) -> QuerySet[Any]:
         runs = super().get_queryset(request, *args).defer("error", "output")
         chosen = {spec.parameter_name: spec.value() for spec in self.filter_specs}  # type: ignore[attr-defined]
-        name, outcome, within = (chosen.get(key) for key in ("lease", "outcome", "within"))
+        outcome, within = chosen.get("outcome"), chosen.get("within")
+        name = storable(chosen.get("lease") or "") or None
         period = PERIODS[within][0] if within in PERIODS else None
         outcomes = (outcome,) if outcome in Outcome.values else ()
         if not (name or outcomes or period or self.query):
@@ -151,7 +153,8 @@ class RunAdmin(ReadOnly):
         return lookup in {choice.parameter_name for choice in CHOICES}
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        title, name = capfirst(self.opts.verbose_name_plural), request.GET.get("lease")
+        title = capfirst(self.opts.verbose_name_plural)
+        name = storable(request.GET.get("lease", ""))
         context = {"title": title, "most": MOST, "among": AMONG, "names": NAMES}
         if name:
             context["title"] = _("Runs of %(name)s") % {"name": name}

@@ -49,6 +49,9 @@ class Blocked(RunLeaseError):
     """The lease was not changed: its row is locked (the message names by which backends), it has
     changed hands, or it is in use."""
 
+    blockers: Phrase | None = None
+    """Which backends lock the row, where that could be seen."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:
@@ -358,16 +361,20 @@ def _break_watched(name: str, alias: str, work: partial[Broken], ended: set[int]
     except OperationalError as error:
         if not is_contention(error):
             raise
-        raise Blocked(_locked_by(name, list(blockers.values()))) from error
+        raise _blocked_by(name, list(blockers.values())) from error
 
 
-def _locked_by(name: str, blockers: Sequence[Phrase]) -> Phrase:
+def _blocked_by(name: str, blockers: Sequence[Phrase]) -> Blocked:
     if not blockers:
-        return _("%(lease)s: its row was locked by a transaction that has just ended", lease=name)
+        text = _("%(lease)s: its row was locked by a transaction that has just ended", lease=name)
+        return Blocked(text)
     who = blockers[0]
     for blocker in blockers[1:]:
         who = _("%(blockers)s; %(blocker)s", blockers=who, blocker=blocker)
-    return _("%(lease)s: its row is locked by %(who)s. --force ends them", lease=name, who=who)
+    text = _("%(lease)s: its row is locked by %(who)s. --force ends them", lease=name, who=who)
+    blocked = Blocked(text)
+    blocked.blockers = who
+    return blocked
 
 
 def _blockers(alias: str, pid: int) -> dict[int, Phrase]:
