@@ -305,3 +305,19 @@ def test_actions_work_where_each_request_is_a_transaction(ops, monkeypatch):
     lease = in_trouble()
     do(ops, lease, "pause", reason="x")
     assert RunLease.objects.get().paused
+
+
+@pytest.mark.django_db
+def test_a_page_of_an_error_shows_no_token_either(ops, settings, monkeypatch):
+    def fail(*args, **how):
+        raise RuntimeError("no luck")
+
+    settings.DEBUG = True
+    ops.raise_request_exception = False
+    lease = in_trouble()
+    lease.refresh_from_db()
+    monkeypatch.setattr("django_runlease.store.operating.note_action", fail)
+    page = ops.post(address(lease, "break"), {"reason": "x", "wait": "now", "generation": 7})
+    assert page.status_code == 500
+    assert "no luck" in page.content.decode()
+    assert str(lease.token) not in page.content.decode()
