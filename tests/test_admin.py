@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from html import unescape
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.contrib.staticfiles import finders
+from django.db import connection
 from django.urls import reverse
 
 from django_runlease.models import Run, RunLease
@@ -151,3 +153,76 @@ def test_the_page_of_the_app_leads_to_the_overview_who_may_see_it(client, superu
     ada.user_permissions.add(Permission.objects.get(codename="view_run"))
     client.force_login(ada)
     assert not Page(client.get(address)).all("a", href=url(RunLease, "overview"))
+
+
+@pytest.mark.parametrize(
+    "instant", ["infinity", "-infinity", "20000-01-01 UTC", "0044-03-15 BC UTC"]
+)
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        *(
+            ("runlease_runlease", column)
+            for column in ("expires_at", "claimed_at", "renewed_at", "not_before", "last_tick")
+        ),
+        *(("runlease_run", column) for column in ("started_at", "finished_at", "tick")),
+        *(("runlease_alert", column) for column in ("opened_at", "silenced_until")),
+    ],
+)
+def test_an_instant_that_no_calendar_has_takes_no_page_down(superuser, table, column, instant):
+    lease = RunLeaseFactory(name="job", held=True, every=timedelta(hours=1))
+    run = RunFactory(lease_name="job")
+    AlertFactory(lease_name="job", kind="failing")
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {table} SET {column} = %s::timestamptz", [instant])
+    for view, args in (
+        *((f"runlease_{view}", ()) for view in ("changelist", "overview")),
+        *((f"runlease_{view}", (lease.pk,)) for view in ("change", "break", "pause", "history")),
+        ("runlease_silence", (lease.pk, "failing")),
+        ("run_changelist", ()),
+        ("run_change", (run.pk,)),
+    ):
+        page = Page(superuser.get(reverse(f"admin:runlease_{view}", args=args)))
+        assert "job" in page.text
+        assert page.all("span", **{"data-runlease-left": "inf"}) == []
+
+
+def test_who_may_not_look_at_runs_finds_no_link_to_them(client):
+    one = get_user_model().objects.create_user("eve", is_staff=True)
+    one.user_permissions.set(Permission.objects.filter(codename="view_runlease"))
+    client.force_login(one)
+    lease = RunLeaseFactory(name="job", held=True)
+    RunFactory.create_batch(3, lease_name="job")
+    for view, args in (("changelist", ()), ("overview", ()), ("change", (lease.pk,))):
+        page = Page(client.get(reverse(f"admin:runlease_runlease_{view}", args=args)))
+        assert not [a["href"] for a in page.all("a") if "/run/" in str(a.get("href"))]
+    one.user_permissions.add(Permission.objects.get(codename="view_run"))
+    page = Page(client.get(reverse("admin:runlease_runlease_change", args=[lease.pk])))
+    assert len([a for a in page.all("a") if "/run/" in str(a.get("href"))]) >= 5
+
+
+@pytest.mark.parametrize(
+    "query", ["?host=%00", "?state=%00", "?outcome=%00", "?alerts=%00", "?q=%00", "?p=%00"]
+)
+def test_odd_addresses_of_lists_are_no_error(superuser, query):
+    RunLeaseFactory(name="job", held=True)
+    for model in (RunLease, Run):
+        for more in ("", "&lease=%00&within=%00&outcome=%00" if model is Run else ""):
+            response = superuser.get(url(model, "changelist") + query + more)
+            assert response.status_code in (200, 302, 400)
+
+
+@pytest.mark.urls("tests.urls_leases_only")
+def test_a_site_that_has_leases_and_no_runs_shows_no_link_to_them(superuser):
+    lease = RunLeaseFactory(name="job", held=True)
+    RunFactory(lease_name="job")
+    page = Page(superuser.get(url(RunLease, "change", lease.pk)))
+    assert not [a for a in page.all("a") if "/run/" in str(a.get("href"))]
+
+
+@pytest.mark.urls("tests.urls_leases_only")
+def test_a_name_is_told_as_it_is_also_at_the_beginning_of_a_message(superuser):
+    lease = RunLeaseFactory(name="job")
+    page = superuser.post(url(RunLease, "pause", lease.pk), {"reason": "<b>"}, follow=True)
+    name = '<bdi class="runlease-name">{}</bdi>'.format
+    assert f"{name('job')}: {name('Paused: &lt;b&gt;')}" in page.content.decode()

@@ -201,10 +201,36 @@ def test_a_break_waits_for_the_ttl_or_not_and_stands_in_the_history(ops, wait, w
 def test_a_break_that_was_meant_for_another_holder_breaks_nothing(ops):
     lease = in_trouble()
     said = do(ops, lease, "break", wait="now", generation=6, reason="x")
-    assert "it changed hands meanwhile" in said.text
+    assert "It changed hands meanwhile" in said.text
+    assert said.all("input", name="generation")[0]["value"] == "7"
+    assert "checked" in said.all("input", name="wait", value="wait")[0]
     assert not said.all("input", type="checkbox")
     assert RunLease.objects.get().token == lease.token
     assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db
+def test_after_a_break_only_a_break_that_says_so_lets_the_next_run_start_beside_the_holder(ops):
+    lease = in_trouble()
+    lease.refresh_from_db()
+    RunFactory(
+        lease_name="job", generation=7, started_at=lease.claimed_at, token=lease.token, running=True
+    )
+    do(ops, lease, "break", wait="wait", generation=7, reason="it hangs")
+    page = Page(ops.get(address(lease, "break")))
+    assert "It was taken from its last holder, which may still be at work" in page.text
+    assert "two at once" in page.text
+    assert page.all("input", name="wait") == []
+    assert "start at once: now" in do(ops, lease, "break", generation=8, reason="now").text
+    assert RunLease.objects.get().not_before is None
+
+
+@pytest.mark.django_db
+def test_a_break_of_a_lease_that_waits_for_its_minimum_hold_has_nothing_to_choose(ops):
+    lease = RunLeaseFactory(name="job", not_before=ago(-60))
+    page = Page(ops.get(address(lease, "break")))
+    assert "does not wait for its minimum hold any more" in page.text
+    assert page.all("input", name="wait") == []
 
 
 @pytest.mark.django_db
@@ -267,7 +293,8 @@ def test_a_break_names_what_keeps_it_waiting_and_offers_to_end_it(ops):
     lock = "SELECT 1 FROM runlease_runlease WHERE name = 'job' FOR UPDATE"
     with open_transaction(lock):
         said = do(ops, lease, "break", **given)
-    assert "its row is locked by process" in said.text
+    assert "Its row is locked by process" in said.text
+    assert "--force" not in said.text
     assert said.all("input", type="checkbox", name="force")
     assert RunLease.objects.get().token == lease.token
 
@@ -278,3 +305,19 @@ def test_actions_work_where_each_request_is_a_transaction(ops, monkeypatch):
     lease = in_trouble()
     do(ops, lease, "pause", reason="x")
     assert RunLease.objects.get().paused
+
+
+@pytest.mark.django_db
+def test_a_page_of_an_error_shows_no_token_either(ops, settings, monkeypatch):
+    def fail(*args, **how):
+        raise RuntimeError("no luck")
+
+    settings.DEBUG = True
+    ops.raise_request_exception = False
+    lease = in_trouble()
+    lease.refresh_from_db()
+    monkeypatch.setattr("django_runlease.store.operating.note_action", fail)
+    page = ops.post(address(lease, "break"), {"reason": "x", "wait": "now", "generation": 7})
+    assert page.status_code == 500
+    assert "no luck" in page.content.decode()
+    assert str(lease.token) not in page.content.decode()

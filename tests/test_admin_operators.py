@@ -264,3 +264,19 @@ def test_pauses_are_drawn_in_the_overview_too_in_as_many_queries(ops, django_ass
     with django_assert_num_queries(len(captured)):
         said = Page(ops.get(address))
     assert len(said.all("rect", **{"class": "runlease-paused"})) == 7
+
+
+@pytest.mark.parametrize("kind", ["broken", "silenced", "removed"])
+@pytest.mark.parametrize(
+    "detail",
+    [
+        ["x"],
+        {"was_held": True, "free_at": "tomorrow", "connections_ended": "x"},
+        {"was_held": True, "free_at": 5, "holder": [1]},
+        {"alert": ["failing"], "until": []},
+        {"alert": {}, "until": "9999-12-31T23:59:59", "generation": {}},
+    ],
+)
+def test_a_detail_that_was_written_by_hand_and_makes_no_sense_is_no_error(ops, kind, detail):
+    did(kind, 60, detail=detail, reason="by hand")
+    assert "by hand" in page(ops, RunLeaseFactory(name="job")).text

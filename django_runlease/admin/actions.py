@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from .. import incidents, phrases, store
 from ..models import AlertKind
-from ..phrases import Phrase
+from ..phrases import Phrase, translated
 from ..terms import spoken
 from . import words
 
@@ -63,7 +63,25 @@ class BreakForm(ReasonForm):
     )
     generation = forms.IntegerField(widget=forms.HiddenInput)
 
-    def offer_force(self) -> None:
+    def of_nobody(self) -> None:
+        """There is no holder to wait for, but one that was broken before: not to wait for that is
+        all that a break can do."""
+        del self.fields["wait"]
+
+    def look_again(self, generation: int) -> None:
+        """It was filled in for another holder than that of *generation*, which the page shows
+        now."""
+        self.add_error(
+            None,
+            _("It changed hands meanwhile, so nothing was broken. Above is what would happen now."),
+        )
+        self.data = {"reason": self.data["reason"], "wait": "wait", "generation": str(generation)}
+
+    def offer_force(self, error: store.Blocked) -> None:
+        """The row stayed locked: say by whom, and ask whether to end that."""
+        who = words.name(error.blockers.translated()) if error.blockers else ""
+        text = words.fill(_("Its row is locked by {who}."), who=who) if who else translated(error)
+        self.add_error(None, text)
         self.fields["force"].widget = forms.CheckboxInput()
 
 
@@ -156,7 +174,7 @@ def _resume(order: Order) -> Phrase:
 
 def _break_effects(lease: Any) -> list[object]:
     if lease.token is None:
-        return [_("Nobody holds it. The next run does not wait for its minimum hold any more.")]
+        return _lift_effects(lease)
     holder = words.name(lease.holder)
     said: list[object] = []
     if lease.expires_epoch > lease.now:
@@ -183,6 +201,15 @@ def _break_effects(lease: Any) -> list[object]:
     return said
 
 
+def _lift_effects(lease: Any) -> list[object]:
+    if not store.is_after_break(lease.name, lease._state.db):
+        return [_("Nobody holds it. The next run does not wait for its minimum hold any more.")]
+    return [
+        _("It was taken from its last holder, which may still be at work: the next run waits."),
+        _("After this it may start at once, beside that holder: two at once."),
+    ]
+
+
 def _break(order: Order) -> Phrase:
     reason = order.given["reason"]
     broken = store.break_lease(
@@ -190,12 +217,12 @@ def _break(order: Order) -> Phrase:
         order.alias,
         by=order.by,
         reason=reason,
-        at_once=order.given["wait"] == "now",
+        at_once=order.given.get("wait", "now") == "now",
         force=order.given["force"],
         generation=order.given["generation"],
     )
     if not broken.was_held:
-        return phrases.gettext("Its minimum hold was lifted: %(reason)s", reason=reason)
+        return phrases.gettext("The next run may start at once: %(reason)s", reason=reason)
     if broken.free_at is None:
         return phrases.gettext(
             "Taken away from %(holder)s, the next run may start at once: %(reason)s",

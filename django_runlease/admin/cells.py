@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -70,6 +71,8 @@ def expiry(lease: Any) -> SafeString:
     if left <= 0:
         return format_html(_("expired {}"), words.when(lease.expires_epoch, lease.now))
     text = words.age(left)
+    if math.isinf(left):
+        return words.fill(_("expires in {}"), text)
     time = format_html(
         '<span data-runlease-left="{}" data-runlease-units="{}">{}</span>',
         f"{left:.2f}",

@@ -19,7 +19,7 @@ from ..models import AlertKind
 from ..phrases import translated
 from ..store import Blocked
 from . import words
-from .actions import BREAK, BUTTONS, SILENCE, Action, Order
+from .actions import BREAK, BUTTONS, SILENCE, Action, BreakForm, Order
 from .live import live
 from .pages import holder_facts
 
@@ -77,12 +77,13 @@ def _confirm(
     if not action.applies(lease):
         messages.info(request, _("There is nothing to do any more."))
         return HttpResponseRedirect(back)
-    if request.method == "POST":
-        form = action.form(request.POST)
-        if form.is_valid() and _perform(lease_admin, action, request, lease, kind, form):
-            return HttpResponseRedirect(back)
-    else:
-        form = action.form(initial={"generation": lease.generation})
+    is_post = request.method == "POST"
+    form = action.form(request.POST if is_post else None, initial={"generation": lease.generation})
+    if isinstance(form, BreakForm) and lease.token is None:
+        form.of_nobody()
+    sent = is_post and form.is_valid()
+    if sent and _perform(lease_admin, action, request, lease, kind, form):
+        return HttpResponseRedirect(back)
     context = {
         **lease_admin.page_context(
             request, lease, (words.name(lease.name), back), (action.label, "")
@@ -113,9 +114,12 @@ def _perform(
     try:
         said = action.perform(order)
     except Blocked as error:
-        form.add_error(None, translated(error))
-        if action is BREAK and order.given["generation"] == lease.generation:
-            form.offer_force()
+        if not isinstance(form, BreakForm):
+            form.add_error(None, translated(error))
+        elif order.given["generation"] == lease.generation:
+            form.offer_force(error)
+        else:
+            form.look_again(lease.generation)
         return False
     except RunLeaseError as error:
         form.add_error(None, translated(error))
@@ -125,8 +129,9 @@ def _perform(
         form.add_error(None, words.fill(_("A mistake in the settings: {problem}"), problem=problem))
         return False
     lease_admin.log_change(request, lease, str(said))
-    done = _("%(lease)s: %(done)s") % {"lease": lease.name, "done": said.translated()}
-    messages.success(request, done)
+    # The admin begins a text, but no markup, with a capital letter: names are to stay as they are.
+    done = {"lease": words.name(lease.name), "done": words.name(said.translated())}
+    messages.success(request, words.fill(_("{lease}: {done}"), **done))
     return True
 
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from django.db import connections
-from django.db.models import Case, F, QuerySet, Value, When
+from django.db.models import Case, DateTimeField, DurationField, F, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 
 from ..alerts import LATE_SHARE
@@ -150,7 +150,14 @@ def with_view(leases: QuerySet[RunLease]) -> QuerySet[RunLease]:
         now=Epoch(Now()), late_at=late, due=Epoch("not_before"), last_tick_epoch=Epoch("last_tick")
     )
     viewed: QuerySet[RunLease] = annotated.annotate(view=view, **instants, **seconds)
-    return viewed
+    return without_instants(viewed)
+
+
+def without_instants(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Leave out what Python may have no value for, such as PostgreSQL's infinity, written by hand:
+    pages go by epoch seconds."""
+    kinds = DateTimeField, DurationField
+    return rows.defer(*(x.name for x in rows.model._meta.fields if isinstance(x, kinds)))
 
 
 def recent(alias: str, names: Iterable[str]) -> dict[str, Recent]:
@@ -328,7 +335,8 @@ def alert_rows(found: QuerySet[Alert]) -> list[Row]:
         "resolved": Epoch("resolved_at"),
         "silent": Epoch("silenced_until"),
     }
-    rows: Any = found.annotate(now=Epoch(Now()), **instants).values()
+    fields = "lease_name", "kind", "severity", "message", "remedy", "silenced_by"
+    rows: Any = found.annotate(now=Epoch(Now()), **instants).values(*fields, "now", *instants)
     return [
         {
             **row,

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import UNSUCCESSFUL, Alert, Outcome, Run, State
 from ..search import last_ended
+from ..text import storable
 from .figures import ENDED
 from .words import VIEWS
 
@@ -90,7 +91,7 @@ class HostFilter(SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.value():
             return queryset
-        return queryset.filter(token__isnull=False, host=self.value())
+        return queryset.filter(token__isnull=False, host=storable(str(self.value())))
 
 
 class AlertsFilter(SimpleListFilter):

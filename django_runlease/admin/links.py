@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django.http import HttpRequest
 from django.utils.http import urlencode
 
-from ..models import RunLease
+from ..models import Run, RunLease
 from .base import ReadOnly
 
 
@@ -13,9 +15,22 @@ def runs_of(site: ReadOnly, name: str) -> str:
     return f"{site.link('run_changelist')}?{urlencode({'lease': name})}"
 
 
+def run_links(site: ReadOnly, request: HttpRequest) -> Callable[[int], str]:
+    """The page of a run by its key; nothing if the reader may not look at runs."""
+    if not sees_runs(site, request):
+        return lambda key: ""
+    return lambda key: site.link("run_change", key)
+
+
+def sees_runs(site: ReadOnly, request: HttpRequest) -> bool:
+    """Whether this site of the admin has pages of runs, and the reader may look at them."""
+    return site.admin_site.is_registered(Run) and request.user.has_perm("runlease.view_run")
+
+
 def lease_url(site: ReadOnly, request: HttpRequest, name: str) -> str:
     """The page of the lease; nothing if it was removed, or the reader may not look at it."""
-    if not request.user.has_perm("runlease.view_runlease"):
+    may_look = request.user.has_perm("runlease.view_runlease")
+    if not (may_look and site.admin_site.is_registered(RunLease)):
         return ""
     keys = RunLease.objects.using(site.alias).filter(name=name).values_list("pk", flat=True)
     return "".join(site.link("runlease_change", key) for key in keys)

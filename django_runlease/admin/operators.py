@@ -51,7 +51,8 @@ def _detail(kind: str, detail: Mapping[str, Any], at: float | None) -> Iterator[
 
 def _break(detail: Mapping[str, Any], at: float | None) -> Iterator[object]:
     if not detail.get("was_held"):
-        yield _("nobody held it; its minimum hold was lifted")
+        waits = detail.get("free_at") is not None
+        yield _("nobody held it") if waits else _("nobody held it; its minimum hold was lifted")
     else:
         held = _("{who} held it, in generation {number}")
         who = words.name(detail.get("holder"))
@@ -71,4 +72,8 @@ def _break(detail: Mapping[str, Any], at: float | None) -> Iterator[object]:
 
 
 def _epoch(iso: Any) -> float | None:
-    return None if iso is None else datetime.fromisoformat(iso).timestamp()
+    """None for what is no instant, as somebody may have written by hand."""
+    try:
+        return datetime.fromisoformat(iso).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None

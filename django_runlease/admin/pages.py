@@ -19,7 +19,7 @@ from .base import ReadOnly
 from .cells import alert_badge, expiry, progress
 from .figures import newest, resolved_alerts, windows
 from .headline import headline
-from .links import runs_of
+from .links import run_links, runs_of, sees_runs
 from .operators import actions
 from .periods import PERIODS, chosen
 from .tables import oddities, outcomes, rows, rows_of
@@ -54,6 +54,7 @@ def lease_context(
     length = PERIODS[period][0]
     now = lease.now
     since = utc(now - length.total_seconds())
+    link = run_links(site, request)
     window = windows(alias, [lease.name], length, MOST)[lease.name]
     found = statistics_of_newest(alias, lease.name, COUNTED, since=since)
     last = newest(alias, lease.name, NEWEST)
@@ -78,15 +79,15 @@ def lease_context(
         "outcomes": outcomes(found),
         "oddities": oddities(found, window),
         "counted": COUNTED if found["runs"] + found["declined"] >= COUNTED else 0,
-        "rows": rows_of(site, window, TABLE),
-        "newest": rows(site, last),
+        "rows": rows_of(link, window, TABLE),
+        "newest": rows(link, last),
         "window": window,
         "most": MOST,
         "table_length": TABLE,
         "uncertain": uncertain[:EFFECTS],
         "uncertain_count": len(uncertain),
         **actions(lease.name, alias),
-        "runs_url": runs_of(site, lease.name),
+        "runs_url": runs_of(site, lease.name) if sees_runs(site, request) else "",
     }
 
 

@@ -24,9 +24,11 @@ from .. import search
 from ..clock import Epoch, Now
 from ..models import Outcome, Run, RunLease
 from ..search import Filters
+from ..text import storable
 from . import words
 from .base import MOST, Bounded, BoundedList, ReadOnly
 from .cells import cell
+from .figures import without_instants
 from .links import lease_url, runs_of
 from .periods import PERIODS
 from .run import run_context
@@ -88,7 +90,8 @@ class Runs(BoundedList):
     def get_queryset(self, request: HttpRequest, *args: Any) -> QuerySet[Any]:
         runs = super().get_queryset(request, *args).defer("error", "output")
         chosen = {spec.parameter_name: spec.value() for spec in self.filter_specs}  # type: ignore[attr-defined]
-        name, outcome, within = (chosen.get(key) for key in ("lease", "outcome", "within"))
+        outcome, within = chosen.get("outcome"), chosen.get("within")
+        name = storable(chosen.get("lease") or "") or None
         period = PERIODS[within][0] if within in PERIODS else None
         outcomes = (outcome,) if outcome in Outcome.values else ()
         if not (name or outcomes or period or self.query):
@@ -126,7 +129,7 @@ class RunAdmin(ReadOnly):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         runs: QuerySet[Run] = super().get_queryset(request)
-        return runs.annotate(
+        annotated: QuerySet[Run] = without_instants(runs).annotate(
             now=Epoch(Now()),
             start=Epoch("started_at"),
             end=Epoch("finished_at"),
@@ -135,6 +138,7 @@ class RunAdmin(ReadOnly):
             waited_seconds=Epoch("waited"),
             lag_seconds=Epoch("lag"),
         )
+        return annotated
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return Runs
@@ -149,7 +153,8 @@ class RunAdmin(ReadOnly):
         return lookup in {choice.parameter_name for choice in CHOICES}
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        title, name = capfirst(self.opts.verbose_name_plural), request.GET.get("lease")
+        title = capfirst(self.opts.verbose_name_plural)
+        name = storable(request.GET.get("lease", ""))
         context = {"title": title, "most": MOST, "among": AMONG, "names": NAMES}
         if name:
             context["title"] = _("Runs of %(name)s") % {"name": name}

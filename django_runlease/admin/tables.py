@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -11,20 +11,20 @@ from django.utils.translation import gettext as _
 from ..history import Row
 from ..models import Outcome, State
 from . import words
-from .base import ReadOnly
 from .figures import Bar, Pause, Window
 
 
-def rows(site: ReadOnly, bars: Iterable[Bar]) -> list[dict[str, Any]]:
-    """Runs and declined ticks, each with what there is to say of it."""
-    return [_row(site, bar) for bar in bars]
+def rows(link: Callable[[int], str], bars: Iterable[Bar]) -> list[dict[str, Any]]:
+    """Runs and declined ticks, each with what there is to say of it; *link* gives the page of a
+    run by its key, or nothing."""
+    return [_row(link, bar) for bar in bars]
 
 
-def rows_of(site: ReadOnly, window: Window, most: int) -> list[dict[str, Any]]:
+def rows_of(link: Callable[[int], str], window: Window, most: int) -> list[dict[str, Any]]:
     """The *most* newest of all that is drawn, the newest first: runs, declined ticks and pauses."""
     found: list[Bar | Pause] = [*window.ticks[::-1], *window.runs[::-1], *window.pauses]
     newest = sorted(found, key=attrgetter("start"), reverse=True)[:most]
-    return [_pause_row(each) if isinstance(each, Pause) else _row(site, each) for each in newest]
+    return [_pause_row(each) if isinstance(each, Pause) else _row(link, each) for each in newest]
 
 
 def _pause_row(pause: Pause) -> dict[str, Any]:
@@ -37,13 +37,13 @@ def _pause_row(pause: Pause) -> dict[str, Any]:
     }
 
 
-def _row(site: ReadOnly, bar: Bar) -> dict[str, Any]:
+def _row(link: Callable[[int], str], bar: Bar) -> dict[str, Any]:
     declined = bar.outcome == Outcome.DECLINED
     why = [words.clear(text) for text in [words.reason(bar.reason, bar.outcome)] if text]
     if bar.took_over_from:
         why.append(words.fill(_("took over from {}"), words.clear(bar.took_over_from)))
     return {
-        "url": site.link("run_change", bar.pk),
+        "url": link(bar.pk),
         "outcome": words.outcome(bar.outcome),
         "start": words.at(bar.start),
         "length": "" if declined else words.length(bar.length),

@@ -106,17 +106,19 @@ def reason(text: str, outcome: str) -> object:
 
 def kind(word: str) -> str:
     """What a kind of alert is called."""
-    return str(dict(AlertKind.choices).get(word, word))
+    return str(dict(AlertKind.choices).get(str(word), word))
 
 
 def length(seconds: float | None) -> str:
-    """A length of time, to the second from one minute on."""
-    return "" if seconds is None else spoken(max(seconds, 0.0)).translated()
+    """A length of time, to the second from one minute on; ``?`` for one without end."""
+    if seconds is None:
+        return ""
+    return spoken(max(seconds, 0.0)).translated() if math.isfinite(seconds) else "?"
 
 
 def age(seconds: float) -> str:
     """As :func:`length`, in whole seconds."""
-    return spoken(int(abs(seconds))).translated()
+    return spoken(int(abs(seconds))).translated() if math.isfinite(seconds) else "?"
 
 
 def units() -> str:
@@ -189,6 +191,8 @@ def percent(share: float | None) -> str:
     is."""
     if share is None:
         return ""
+    if not math.isfinite(share):
+        return "?"
     if 0 < share < 0.01:
         return pgettext("a share", "<1%%") % ()
     return pgettext("a share", "%(number)s%%") % {"number": int(share * 100 + 1e-9)}

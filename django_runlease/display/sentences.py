@@ -25,7 +25,10 @@ def before_break(lease: Row, *, at_once: bool) -> str:
     """What somebody who is about to break *lease* has to know."""
     name, expires_in = printable(lease["name"]), lease["expires_in"]
     if expires_in is None:
-        return f"{name} is free. A break only lifts its minimum hold.{_still_paused(lease)}"
+        text = f"{name} is free. A break only lifts its minimum hold."
+        if lease["due_in"] is not None and not at_once:
+            text += " If it waits for a holder that was broken, it goes on waiting without --now."
+        return text + _still_paused(lease)
     since = f"held by {printable(lease['holder'])} since {moment(lease['claimed_at'])}"
     if expires_in <= 0:
         what = f"{name} was {since} and expired {age(expires_in)} ago."
@@ -44,7 +47,13 @@ def before_break(lease: Row, *, at_once: bool) -> str:
 def after_break(lease: Row, broken: Broken, *, at_once: bool, tick_forgotten: bool) -> str:
     """What a break did; *lease* is how it left the lease."""
     name = printable(lease["name"])
-    if not broken.was_held:
+    if not broken.was_held and broken.free_at is not None:
+        text = (
+            f"{name}: it was broken before, and its holder may still be running.\n"
+            f"The next claim may come in {age(lease['due_in'])}, at {moment(lease['not_before'])}; "
+            "with --now at once."
+        )
+    elif not broken.was_held:
         text = f"{name}: it was free, so only its minimum hold was lifted."
     else:
         when = "at once, since the lease had expired."

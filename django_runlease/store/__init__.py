@@ -43,7 +43,16 @@ from .connection import (
 from .counting import count_runs
 from .dead import close_dead_runs
 from .holding import close_run, is_ours_now, note_group, release, renew, why_gone_now
-from .operating import Blocked, Broken, break_lease, pause, remove, resume, unless_blocked
+from .operating import (
+    Blocked,
+    Broken,
+    break_lease,
+    is_after_break,
+    pause,
+    remove,
+    resume,
+    unless_blocked,
+)
 from .pruning import Pruned, prune
 from .records import (
     Answer,
@@ -90,6 +99,7 @@ __all__ = [
     "explain",
     "in_test",
     "in_transaction",
+    "is_after_break",
     "is_connection_error",
     "is_contention",
     "is_in_transaction",

@@ -193,10 +193,10 @@ def _look(request: ClaimRequest, alias: str) -> _Look | None:
         .annotate(
             now=Epoch(Now()),
             taken=is_(Q(token__isnull=False)),
-            held=_true_or_false(Q(expires_at__gt=Now())),
-            early=_true_or_false(Q(not_before__gt=Now())),
-            broken=_true_or_false(Q(not_before__gt=Now()) & Q(Exists(_BROKEN))),
-            tick_run=_true_or_false(_tick_run(request)),
+            held=true_or_false(Q(expires_at__gt=Now())),
+            early=true_or_false(Q(not_before__gt=Now())),
+            broken=true_or_false(AFTER_BREAK),
+            tick_run=true_or_false(_tick_run(request)),
             claimed_epoch=Epoch("claimed_at"),
             expires_epoch=Epoch("expires_at"),
             due_epoch=Epoch("not_before"),
@@ -211,6 +211,9 @@ def _look(request: ClaimRequest, alias: str) -> _Look | None:
 _LAST_RUN = Run.objects.filter(lease_name=OuterRef("name"), started_at=OuterRef("claimed_at"))
 _BROKEN = _LAST_RUN.filter(outcome=Outcome.LOST, reason__startswith=BROKEN)
 
+AFTER_BREAK = Q(not_before__gt=Now()) & Q(Exists(_BROKEN))
+"""The lease was taken from its last holder, which may still be at work."""
+
 
 def _tick_run(request: ClaimRequest) -> Q:
     if request.tick is None:
@@ -223,7 +226,7 @@ def _tick_run(request: ClaimRequest) -> Q:
     return Q(last_tick__gt=tick) | (Q(last_tick=tick) & has_run)
 
 
-def _true_or_false(condition: Q) -> Case:
+def true_or_false(condition: Q) -> Case:
     return Case(
         When(condition, then=Value(True)), default=Value(False), output_field=BooleanField()
     )

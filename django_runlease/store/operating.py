@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from django.db import OperationalError, connections
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet
 
 from .. import log
 from ..clock import Epoch, Now
@@ -27,6 +27,7 @@ from ..terms import short
 from ..text import check_name, storable
 from . import rows, tallying
 from .actions import checked_reason, note_action
+from .claims import AFTER_BREAK, true_or_false
 from .connection import in_test_case, in_transaction, is_contention, start_apart
 from .records import Closed
 from .runs import BROKEN, close_all, tell_closed
@@ -48,13 +49,16 @@ class Blocked(RunLeaseError):
     """The lease was not changed: its row is locked (the message names by which backends), it has
     changed hands, or it is in use."""
 
+    blockers: Phrase | None = None
+    """Which backends lock the row, where that could be seen."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:
     """What a break found and did."""
 
     was_held: bool
-    """Whether anybody held it; if not, only its minimum hold was lifted."""
+    """Whether anybody held it; if not, only its minimum hold was lifted, if that."""
     holder: str
     free_at: float | None
     """When the next claim may come, in epoch seconds; None for at once."""
@@ -75,9 +79,9 @@ def break_lease(
     """Take the lease away from its holder, on behalf of *by*, and say why in its Run.
 
     The next claim has to wait until the broken lease would have expired, when its holder has
-    stopped; *at_once* gives up that safety. *force* ends the database connections that keep the
-    row locked, such as a frozen holder's. *forget_tick* lets the last tick run again. With
-    *generation*, only that claim is broken.
+    stopped; *at_once* gives up that safety, also that of an earlier break. *force* ends the
+    database connections that keep the row locked, such as a frozen holder's. *forget_tick* lets
+    the last tick run again. With *generation*, only that claim is broken.
 
     Raises ValueError for a reason of over 500 characters, Blocked if the row stays locked for two
     seconds or another generation holds it, RunLeaseError for an unknown name.
@@ -102,6 +106,12 @@ def break_lease(
         log.warning("lease_broken", text, name, by, _why(reason), broken.holder, **facts)
     tell_closed(broken.closed, alias)
     return broken
+
+
+def is_after_break(name: str, alias: str) -> bool:
+    """Whether the next claim waits because the lease was broken: its last holder may still be at
+    work."""
+    return RunLease.objects.using(alias).filter(AFTER_BREAK, name=name, token=None).exists()
 
 
 def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
@@ -178,7 +188,8 @@ def _remove(name: str, alias: str, by: str, unclaimed_for: timedelta) -> int:
         raise _unknown(name)
     lease = RunLease.objects.using(alias).filter(name=name)
     found = lease.annotate(now=Epoch(Now()), claimed=Epoch("claimed_at"), due=Epoch("not_before"))
-    row = found.values("token", "holder", "paused", "generation", "now", "claimed", "due").get()
+    found = found.annotate(taken=true_or_false(Q(token__isnull=False)))
+    row = found.values("taken", "holder", "paused", "generation", "now", "claimed", "due").get()
     if reason := _why_in_use(row, unclaimed_for):
         raise Blocked(f"{name} was not removed: {reason}")
     generation: int = row["generation"]
@@ -189,7 +200,7 @@ def _remove(name: str, alias: str, by: str, unclaimed_for: timedelta) -> int:
 
 
 def _why_in_use(row: Mapping[str, Any], unclaimed_for: timedelta) -> str | None:
-    if row["token"] is not None:
+    if row["taken"]:
         return (
             f"{row['holder']} has not released it. Let it end, or take the lease away with "
             "`manage.py runlease break`"
@@ -245,8 +256,14 @@ def _break(name: str, alias: str, order: _BreakOrder) -> Broken:
         raise _unknown(name)
     lease = RunLease.objects.using(alias).filter(name=name)
     instants = {"expires": "expires_at", "due": "not_before", "tick": "last_tick"}
-    read = lease.annotate(now=Epoch(Now()), **{key: Epoch(of) for key, of in instants.items()})
-    found = read.values("token", "holder", "generation", "now", *instants).get()
+    read = lease.annotate(
+        now=Epoch(Now()),
+        taken=true_or_false(Q(token__isnull=False)),
+        after_break=true_or_false(AFTER_BREAK),
+        **{key: Epoch(of) for key, of in instants.items()},
+    )
+    facts = "taken", "after_break", "holder", "generation", "now"
+    found = read.values(*facts, *instants).get()
     if order.generation not in (None, found["generation"]):
         raise Blocked(
             _(
@@ -257,11 +274,12 @@ def _break(name: str, alias: str, order: _BreakOrder) -> Broken:
             )
         )
     values: dict[str, Any] = {"last_tick": None} if order.forget_tick else {}
-    if found["token"] is None:
-        lease.update(not_before=None, **values)
-        broken = Broken(was_held=False, holder="", free_at=None)
-    else:
+    if found["taken"]:
         broken = _broken(name, alias, lease, found, order, values)
+    else:
+        waits = found["after_break"] and not order.at_once
+        lease.update(not_before=F("not_before") if waits else None, **values)
+        broken = Broken(was_held=False, holder="", free_at=found["due"] if waits else None)
     _note_break(name, alias, order, found, broken)
     return broken
 
@@ -297,8 +315,9 @@ def _note_break(
 ) -> None:
     """Of a free lease only if something was lifted."""
     was_due_later = found["due"] is not None and found["due"] > found["now"]
+    lifted = was_due_later and broken.free_at is None
     tick_forgotten = order.forget_tick and found["tick"] is not None
-    if broken.was_held or was_due_later or tick_forgotten:
+    if broken.was_held or lifted or tick_forgotten:
         note_action(
             ActionKind.BROKEN,
             name,
@@ -342,16 +361,20 @@ def _break_watched(name: str, alias: str, work: partial[Broken], ended: set[int]
     except OperationalError as error:
         if not is_contention(error):
             raise
-        raise Blocked(_locked_by(name, list(blockers.values()))) from error
+        raise _blocked_by(name, list(blockers.values())) from error
 
 
-def _locked_by(name: str, blockers: Sequence[Phrase]) -> Phrase:
+def _blocked_by(name: str, blockers: Sequence[Phrase]) -> Blocked:
     if not blockers:
-        return _("%(lease)s: its row was locked by a transaction that has just ended", lease=name)
+        text = _("%(lease)s: its row was locked by a transaction that has just ended", lease=name)
+        return Blocked(text)
     who = blockers[0]
     for blocker in blockers[1:]:
         who = _("%(blockers)s; %(blocker)s", blockers=who, blocker=blocker)
-    return _("%(lease)s: its row is locked by %(who)s. --force ends them", lease=name, who=who)
+    text = _("%(lease)s: its row is locked by %(who)s. --force ends them", lease=name, who=who)
+    blocked = Blocked(text)
+    blocked.blockers = who
+    return blocked
 
 
 def _blockers(alias: str, pid: int) -> dict[int, Phrase]:
