@@ -24,57 +24,50 @@ MODELS = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def superuser(client):
-    user = get_user_model().objects.create_superuser("ops", password="ops")
-    client.force_login(user)
-    return client
-
-
 def url(model, page, *args):
     return reverse(f"admin:runlease_{model._meta.model_name}_{page}", args=args)
 
 
-def test_the_list_of_leases_says_who_holds_which(superuser):
+def test_the_list_of_leases_says_who_holds_which(ops):
     RunLeaseFactory(name="billing", held=True)
     RunLeaseFactory(name="reports", expired=True)
     RunLeaseFactory(name="imports")
     RunLeaseFactory(name="exports", held=True, paused=True)
-    page = superuser.get(url(RunLease, "changelist")).content.decode()
+    page = ops.get(url(RunLease, "changelist")).content.decode()
     for word in ("billing", "held", "elsewhere:4711", "expired", "free", "paused"):
         assert f">{word}<" in page
 
 
 @MODELS
-def test_nobody_adds_changes_or_deletes_a_row_by_hand(superuser, model, factory):
+def test_nobody_adds_changes_or_deletes_a_row_by_hand(ops, model, factory):
     row = factory()
-    assert superuser.get(url(model, "add")).status_code == 403
-    assert superuser.post(url(model, "delete", row.pk)).status_code == 403
-    assert superuser.post(url(model, "change", row.pk), {}).status_code == 403
+    assert ops.get(url(model, "add")).status_code == 403
+    assert ops.post(url(model, "delete", row.pk)).status_code == 403
+    assert ops.post(url(model, "change", row.pk), {}).status_code == 403
     assert model.objects.filter(pk=row.pk).exists()
 
 
 @MODELS
-def test_no_page_shows_a_token(superuser, model, factory):
+def test_no_page_shows_a_token(ops, model, factory):
     row = factory(**({"held": True} if model is RunLease else {}))
     for address in (url(model, "changelist"), url(model, "change", row.pk)):
-        response = superuser.get(address)
+        response = ops.get(address)
         assert response.status_code == 200
         assert str(row.token) not in response.content.decode()
 
 
 @pytest.mark.urls("tests.urls_admins")
-def test_all_links_stay_in_the_site_of_the_admin_that_shows_them(superuser):
+def test_all_links_stay_in_the_site_of_the_admin_that_shows_them(ops):
     lease = RunLeaseFactory(name="job", held=True)
     RunFactory(lease_name="job")
     AlertFactory(lease_name="job")
     pages = ["runlease/", "runlease/overview/", f"runlease/{lease.pk}/change/", "run/"]
     for page in [*pages, f"runlease/{lease.pk}/break/"]:
-        said = Page(superuser.get(f"/operations/runlease/{page}"))
+        said = Page(ops.get(f"/operations/runlease/{page}"))
         links = [link["href"] for link in said.all("a") if link.get("href")]
         assert [link for link in links if link.startswith("/operations/runlease/")]
         assert not [link for link in links if link.startswith("/admin/")]
-    response = superuser.post(f"/operations/runlease/runlease/{lease.pk}/pause/", {"reason": "x"})
+    response = ops.post(f"/operations/runlease/runlease/{lease.pk}/pause/", {"reason": "x"})
     assert response.url == f"/operations/runlease/runlease/{lease.pk}/change/"
 
 
@@ -94,8 +87,8 @@ print([name for name in sys.modules if "admin" in name.split(".")])
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr
 
 
-def test_styles_and_scripts_are_files_that_are_found(superuser):
-    said = Page(superuser.get(url(RunLease, "changelist")))
+def test_styles_and_scripts_are_files_that_are_found(ops):
+    said = Page(ops.get(url(RunLease, "changelist")))
     sheets = [link["href"] for link in said.all("link", rel="stylesheet")]
     scripts = [script["src"] for script in said.all("script")]
     assert "/static/runlease/admin.css" in sheets
@@ -114,10 +107,10 @@ def test_every_text_of_a_template_can_be_translated():
 
 
 @pytest.fixture
-def some(superuser):
+def some(ops):
     lease = RunLeaseFactory(name="a <b> c", held=True)
     run = RunFactory(lease_name="a <b> c")
-    return superuser, lease, run
+    return ops, lease, run
 
 
 def test_every_page_says_where_it_is(some):
@@ -144,9 +137,9 @@ def test_every_page_says_where_it_is(some):
         assert isolated == crumbs.count("a &lt;b&gt; c")
 
 
-def test_the_page_of_the_app_leads_to_the_overview_who_may_see_it(client, superuser):
+def test_the_page_of_the_app_leads_to_the_overview_who_may_see_it(client, ops):
     address = reverse("admin:app_list", args=["runlease"])
-    assert Page(superuser.get(address)).all("a", href=url(RunLease, "overview"))
+    assert Page(ops.get(address)).all("a", href=url(RunLease, "overview"))
     ada = get_user_model().objects.create_user("ada", is_staff=True)
     ada.user_permissions.add(Permission.objects.get(codename="view_run"))
     client.force_login(ada)

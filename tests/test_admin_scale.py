@@ -4,7 +4,6 @@ database says that it has read, never from a clock."""
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth import get_user_model
 from django.db import connection
 from django.urls import reverse
 
@@ -16,7 +15,7 @@ from django_runlease.search import Filters
 from django_runlease.statistics import statistics, statistics_of_newest
 
 from .factories import RunFactory, RunLeaseFactory
-from .pages import Page
+from .pages import Page, address
 from .plans import rows_read, work
 from .support import ago
 
@@ -27,12 +26,6 @@ RUNS = reverse("admin:runlease_run_changelist")
 
 JOBS = 5_000
 TICKS = 20_000
-
-
-@pytest.fixture
-def ops(client):
-    client.force_login(get_user_model().objects.create_superuser("ops"))
-    return client
 
 
 def insert(names, *, holder="''", token="NULL", expires="NULL"):
@@ -121,8 +114,8 @@ def test_a_list_of_runs_reads_no_more_of_them_than_it_looks_through(ops, long, l
 @pytest.mark.parametrize("within", ["1h", "24h", "7d", "30d"])
 def test_the_page_of_a_job_that_ticks_each_second_reads_its_newest_runs(ops, long, less, within):
     ticker = RunLease.objects.get(name="ticker")
-    address = reverse("admin:runlease_runlease_change", args=[ticker.pk])
-    assert rows_read(lambda: ops.get(address, {"within": within}))["runlease_run"] <= 3_000
+    place = address(ticker)
+    assert rows_read(lambda: ops.get(place, {"within": within}))["runlease_run"] <= 3_000
 
 
 @pytest.fixture
@@ -237,20 +230,20 @@ def test_a_search_finds_the_runs_of_a_lease_that_was_removed_by_its_whole_name(o
 def test_the_page_of_a_lease_says_how_many_runs_its_figures_are_told_from(ops, monkeypatch):
     monkeypatch.setattr(pages, "COUNTED", 2)
     lease = RunLeaseFactory(name="job")
-    address = reverse("admin:runlease_runlease_change", args=[lease.pk])
+    place = address(lease)
     RunFactory(lease_name="job")
     note = "durations and waits are those of the 2 newest"
-    assert note not in Page(ops.get(address)).text
+    assert note not in Page(ops.get(place)).text
     RunFactory(lease_name="job")
-    assert note in Page(ops.get(address)).text
+    assert note in Page(ops.get(place)).text
 
 
 def test_declines_since_the_last_start_are_counted_to_a_thousand(ops, monkeypatch):
     lease = RunLeaseFactory(name="job", held=True)
     monkeypatch.setattr(pages, "DECLINES", 2)
     RunFactory.create_batch(3, lease_name="job", declined=True, started_at=ago(-1))
-    address = reverse("admin:runlease_runlease_change", args=[lease.pk])
-    assert "2 or more" in Page(ops.get(address)).text
+    place = address(lease)
+    assert "2 or more" in Page(ops.get(place)).text
     assert history.declines_since("default", "job", None) == 3
 
 
