@@ -21,7 +21,7 @@ from .base import MOST, Bounded
 from .cells import alert_badge
 from .figures import Window, loud_alerts, windows, worst_first
 from .live import Live, live
-from .periods import PERIODS, chosen
+from .periods import PERIODS, choices, chosen
 
 if TYPE_CHECKING:
     from .leases import RunLeaseAdmin
@@ -76,7 +76,7 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
         "is_cut": page.paginator.count >= MOST,
         "most": MOST,
         "period": period,
-        "periods": [(key, label) for key, (_length, label) in PERIODS.items()],
+        "periods": choices(),
         "axis": charts.axis(words.scale(now - length.total_seconds(), now)),
         "counted": COUNTED,
         "lanes": [

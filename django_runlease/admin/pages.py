@@ -21,7 +21,7 @@ from .figures import newest, resolved_alerts, windows
 from .headline import headline
 from .links import runs_of
 from .operators import actions
-from .periods import PERIODS, chosen
+from .periods import PERIODS, choices, chosen
 from .tables import oddities, outcomes, rows, rows_of
 
 MOST = 1_000
@@ -61,15 +61,13 @@ def lease_context(
     scale = words.scale(now - length.total_seconds(), now)
     uncertain = _uncertain(lease.name, alias)
     return {
-        "lease": lease,
         "headline": headline(lease, next((run for run in last if not run.goes_on), None)),
         "alerts": [_alert(alert) for alert in alerts],
         **_resolved(lease, length),
         "facts": list(_holder(lease, known)),
         "job": list(_job(lease)),
         "period": period,
-        "periods": [(key, label) for key, (_length, label) in PERIODS.items()],
-        "summary": pictures.summary(window),
+        "periods": choices(),
         "timeline": pictures.timeline(
             window, scale, key="timeline", title=_("What happened, from left to right")
         ),

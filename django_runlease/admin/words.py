@@ -236,7 +236,3 @@ def scale(since: float, until: float) -> Scale:
     ]
     return Scale(since=since, until=until, ticks=ticks)
 
-
-def _label(epoch: float, shape: str) -> str:
-    instant = utc(epoch)
-    return "" if instant is None else str(formats.date_format(local(instant), shape))
