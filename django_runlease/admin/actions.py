@@ -13,6 +13,7 @@ from typing import Any
 
 from django import forms
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -122,7 +123,7 @@ def _with_reason(text: Phrase, reason: str) -> Phrase:
 def _pause_effects(lease: Any) -> list[object]:
     said: list[object] = [_("No run starts until it is resumed: each tick declines as paused.")]
     if lease.token is not None:
-        said.append(words.fill(_("{} goes on until its run ends."), words.name(lease.holder)))
+        said.append(format_html(_("{} goes on until its run ends."), words.name(lease.holder)))
     return said
 
 
@@ -143,7 +144,7 @@ def _resume_effects(lease: Any) -> list[object]:
             else _("It was paused by {who}.")
         )
         facts = {"who": words.name(lease.paused_by), "reason": words.name(lease.paused_reason)}
-        said.insert(0, words.fill(paused, **facts))
+        said.insert(0, format_html(paused, **facts))
     return said
 
 
@@ -162,12 +163,12 @@ def _break_effects(lease: Any) -> list[object]:
     if lease.expires_epoch > lease.now:
         renewed = words.when(lease.renewed_epoch, lease.now)
         said.append(
-            words.fill(_("{who} holds it now, and renewed it {ago}."), who=holder, ago=renewed)
+            format_html(_("{who} holds it now, and renewed it {ago}."), who=holder, ago=renewed)
         )
         said.append(_("It is told that it lost the lease, and is stopped where that is possible."))
     else:
         expired = words.when(lease.expires_epoch, lease.now)
-        said.append(words.fill(_("{who} held it; it expired {ago}."), who=holder, ago=expired))
+        said.append(format_html(_("{who} held it; it expired {ago}."), who=holder, ago=expired))
     facts = {"old": lease.generation, "new": lease.generation + 1}
     said.append(
         _(

@@ -60,7 +60,7 @@ def process_line(lease: Any) -> list[object]:
     if lease.holder == f"{lease.host}:{process['pid']}":
         return []
     facts = {"pid": process["pid"], "host": words.clear(lease.host)}
-    return [words.fill(_("process {pid} on {host}"), **facts)]
+    return [format_html(_("process {pid} on {host}"), **facts)]
 
 
 def expiry(lease: Any) -> SafeString:

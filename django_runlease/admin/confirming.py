@@ -122,7 +122,9 @@ def _perform(
         return False
     except ValueError as error:
         problem = format_html('<bdi lang="en">{}</bdi>', str(error))
-        form.add_error(None, words.fill(_("A mistake in the settings: {problem}"), problem=problem))
+        form.add_error(
+            None, format_html(_("A mistake in the settings: {problem}"), problem=problem)
+        )
         return False
     lease_admin.log_change(request, lease, str(said))
     done = _("%(lease)s: %(done)s") % {"lease": lease.name, "done": said.translated()}

@@ -191,7 +191,7 @@ def _alert(alert: Row) -> Row:
     if alert["silenced"]:
         until = words.at(alert["silent"])
         by = words.name(alert["silenced_by"])
-        silence = words.fill(_("silenced until {until} by {by}"), until=until, by=by)
+        silence = format_html(_("silenced until {until} by {by}"), until=until, by=by)
     since = words.since(alert)
     return {**alert, "badge": alert_badge(alert), "since": since, "silence": silence}
 

@@ -169,7 +169,7 @@ def since(alert: Mapping[str, Any]) -> SafeString:
         return format_html("{}", _("seen just now, by no check yet"))
     opened = when(alert["opened"], alert["now"])
     if alert["is_recorded"]:
-        return fill(_("{opened}, as of the last check"), opened=opened)
+        return format_html(_("{opened}, as of the last check"), opened=opened)
     return opened
 
 
@@ -197,11 +197,6 @@ def percent(share: float | None) -> str:
 def name(text: object) -> SafeString:
     """A name from elsewhere, whatever its direction of writing."""
     return format_html('<bdi class="runlease-name">{}</bdi>', text)
-
-
-def fill(text: str, *parts: object, **named: object) -> SafeString:
-    """A translated *text* with its ``{}`` and ``{names}`` filled in."""
-    return format_html(text, *parts, **named)
 
 
 def clear(text: object) -> SafeString:
@@ -235,4 +230,3 @@ def scale(since: float, until: float) -> Scale:
         (at, formats.date_format(local(instant), shape)) for at in instants if (instant := utc(at))
     ]
     return Scale(since=since, until=until, ticks=ticks)
-
