@@ -1,4 +1,4 @@
-"""Pieces of the pages that say one thing about a lease each."""
+"""Pieces of the pages that say one thing about a lease, or an alert of it, each."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
 
 from ..card import progress_share
+from ..history import Row
 from ..models import Outcome
 from ..situation import FAILURES
 from . import charts, words
@@ -25,7 +27,9 @@ def cell(heading: Any, parts: Iterable[object]) -> SafeString:
     return format_html('<span class="runlease-heading">{}</span>{}', heading, words.lines(parts))
 
 
-def since(lease: Any) -> Iterator[object]:
+def state_lines(lease: Any) -> Iterator[object]:
+    """What to add to the state in the list: why it is paused, for how long it is held, until when
+    it lasts or waits."""
     if lease.paused and lease.paused_reason:
         yield words.clear(lease.paused_reason)
     if lease.token is not None:
@@ -50,6 +54,29 @@ def alert_badge(alert: Mapping[str, Any]) -> SafeString:
     if alert["silenced"]:
         label = _("%(kind)s (silenced)") % {"kind": label}
     return words.badge(alert["severity"], label)
+
+
+def alert_since(alert: Mapping[str, Any]) -> SafeString:
+    """Since when an alert is open; or that no check has recorded it."""
+    if alert["opened"] is None:
+        return format_html("{}", _("seen just now, by no check yet"))
+    opened = words.when(alert["opened"], alert["now"])
+    if alert["is_recorded"]:
+        return format_html(_("{opened}, as of the last check"), opened=opened)
+    return opened
+
+
+def told(alert: Row) -> Row:
+    """*alert* with its badge and since when it is open, and with its texts marked as what they are:
+    English if a check has recorded them."""
+    text = '<bdi lang="en">{}</bdi>' if alert["is_recorded"] else "<bdi>{}</bdi>"
+    return {
+        **alert,
+        "badge": alert_badge(alert),
+        "since": alert_since(alert),
+        "message": format_html(text, alert["message"]),
+        "remedy": format_html(text, capfirst(alert["remedy"])),
+    }
 
 
 def process_line(lease: Any) -> list[object]:

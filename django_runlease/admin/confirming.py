@@ -20,6 +20,7 @@ from ..phrases import translated
 from ..store import Blocked
 from . import words
 from .actions import BREAK, BUTTONS, SILENCE, Action, Order
+from .cells import told
 from .live import live
 from .pages import holder_facts
 
@@ -135,4 +136,4 @@ def _perform(
 def _about(alias: str, lease: Any, kind: str) -> list[Any]:
     """The alert that is to be silenced."""
     alerts = live(alias, [lease]).alerts.get(lease.name, []) if kind else []
-    return [alert for alert in alerts if alert["kind"] == kind]
+    return [told(alert) for alert in alerts if alert["kind"] == kind]

@@ -28,8 +28,8 @@ from .cells import (
     cell,
     process_line,
     progress,
-    since,
     sparkline,
+    state_lines,
     success,
 )
 from .confirming import buttons, url, urls
@@ -84,7 +84,7 @@ class RunLeaseAdmin(ReadOnly):
     @admin.display(description=gettext_lazy("state"))
     def state(self, lease: Any) -> SafeString:
         alerts = [alert_line(alert) for alert in lease.alerts]
-        return cell("", [words.view(lease.view), *since(lease), *alerts])
+        return cell("", [words.view(lease.view), *state_lines(lease), *alerts])
 
     @admin.display(description=gettext_lazy("holder"), ordering="holder")
     def holder_(self, lease: Any) -> SafeString:

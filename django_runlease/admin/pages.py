@@ -16,7 +16,7 @@ from ..history import Row
 from ..statistics import statistics_of_newest
 from . import pictures, words
 from .base import ReadOnly
-from .cells import alert_badge, expiry, progress
+from .cells import expiry, progress, told
 from .figures import newest, resolved_alerts, windows
 from .headline import headline
 from .links import runs_of
@@ -192,8 +192,7 @@ def _alert(alert: Row) -> Row:
         until = words.at(alert["silent"])
         by = words.name(alert["silenced_by"])
         silence = format_html(_("silenced until {until} by {by}"), until=until, by=by)
-    since = words.since(alert)
-    return {**alert, "badge": alert_badge(alert), "since": since, "silence": silence}
+    return {**told(alert), "silence": silence}
 
 
 def _resolved(lease: Any, length: timedelta) -> dict[str, Any]:

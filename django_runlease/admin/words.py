@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
@@ -161,16 +160,6 @@ def when(epoch: float | None, now: float) -> SafeString:
     if epoch is None:
         return SafeString("")
     return _time(epoch, ago(now - epoch), exact(epoch))
-
-
-def since(alert: Mapping[str, Any]) -> SafeString:
-    """Since when an alert is open; or that no check has recorded it."""
-    if alert["opened"] is None:
-        return format_html("{}", _("seen just now, by no check yet"))
-    opened = when(alert["opened"], alert["now"])
-    if alert["is_recorded"]:
-        return format_html(_("{opened}, as of the last check"), opened=opened)
-    return opened
 
 
 def at(epoch: float | None) -> SafeString:
