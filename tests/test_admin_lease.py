@@ -162,7 +162,7 @@ def test_alerts_say_what_to_do_and_effects_what_to_look_at(ops):
 
 
 def test_many_runs_take_as_many_queries_as_few_and_are_cut(ops, monkeypatch):
-    monkeypatch.setattr("django_runlease.admin.pages.MOST", 5)
+    monkeypatch.setattr("django_runlease.admin.lease.DRAWN", 5)
     lease = RunLeaseFactory(name="job")
     ran()
     ran(declined=True, age=3000)
@@ -315,7 +315,7 @@ def test_declined_ticks_are_counted_by_reason_and_runs_by_outcome_in_sight(ops):
 
 
 def test_all_runs_of_the_period_are_counted_though_not_all_are_drawn(ops, monkeypatch):
-    monkeypatch.setattr("django_runlease.admin.pages.MOST", 3)
+    monkeypatch.setattr("django_runlease.admin.lease.DRAWN", 3)
     lease = RunLeaseFactory(name="job")
     for n in range(7):
         ran(age=600 * n + 700, took_over_from="web1:7")

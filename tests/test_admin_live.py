@@ -200,7 +200,7 @@ def test_a_silence_of_what_is_recorded_or_over_records_nothing_more():
 
 
 def test_alerts_of_the_period_that_are_over_are_a_table_the_newest_first(ops, monkeypatch):
-    monkeypatch.setattr("django_runlease.admin.pages.RESOLVED", 2)
+    monkeypatch.setattr("django_runlease.admin.lease.RESOLVED", 2)
     lease = RunLeaseFactory(name="job")
     for kind, opened in (("lost", 9000), ("stuck", 7000), ("overrun", 5000), ("failing", 200_000)):
         end = ago(opened - 125)

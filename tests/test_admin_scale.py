@@ -8,7 +8,8 @@ from django.db import connection
 from django.urls import reverse
 
 from django_runlease import history, search, situation
-from django_runlease.admin import base, filters, pages, runs
+from django_runlease.admin import base, filters, runs
+from django_runlease.admin import lease as lease_page
 from django_runlease.admin.figures import recent, windows
 from django_runlease.models import RunLease
 from django_runlease.search import Filters
@@ -78,8 +79,8 @@ def less(monkeypatch):
     for module in (base, runs):
         monkeypatch.setattr(module, "MOST", 100)
     monkeypatch.setattr(runs, "AMONG", 1_000)
-    monkeypatch.setattr(pages, "MOST", 100)
-    monkeypatch.setattr(pages, "COUNTED", 500)
+    monkeypatch.setattr(lease_page, "DRAWN", 100)
+    monkeypatch.setattr(lease_page, "COUNTED", 500)
     monkeypatch.setattr(situation, "MOST_TICKS", 500)
     monkeypatch.setattr(filters, "FAILURES", 200)
     monkeypatch.setattr(filters, "HOLDERS", 200)
@@ -228,7 +229,7 @@ def test_a_search_finds_the_runs_of_a_lease_that_was_removed_by_its_whole_name(o
 
 
 def test_the_page_of_a_lease_says_how_many_runs_its_figures_are_told_from(ops, monkeypatch):
-    monkeypatch.setattr(pages, "COUNTED", 2)
+    monkeypatch.setattr(lease_page, "COUNTED", 2)
     lease = RunLeaseFactory(name="job")
     place = address(lease)
     RunFactory(lease_name="job")
@@ -240,7 +241,7 @@ def test_the_page_of_a_lease_says_how_many_runs_its_figures_are_told_from(ops, m
 
 def test_declines_since_the_last_start_are_counted_to_a_thousand(ops, monkeypatch):
     lease = RunLeaseFactory(name="job", held=True)
-    monkeypatch.setattr(pages, "DECLINES", 2)
+    monkeypatch.setattr(lease_page, "DECLINES", 2)
     RunFactory.create_batch(3, lease_name="job", declined=True, started_at=ago(-1))
     place = address(lease)
     assert "2 or more" in Page(ops.get(place)).text

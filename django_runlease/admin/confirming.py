@@ -21,8 +21,8 @@ from ..store import Blocked
 from . import words
 from .actions import BREAK, BUTTONS, SILENCE, Action, Order
 from .cells import told
+from .lease import holder_facts
 from .live import live
-from .pages import holder_facts
 
 if TYPE_CHECKING:
     from .leases import RunLeaseAdmin

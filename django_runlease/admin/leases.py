@@ -35,8 +35,8 @@ from .cells import (
 from .confirming import buttons, url, urls
 from .figures import recent, with_view
 from .filters import AlertsFilter, HostFilter, LastOutcomeFilter, ViewFilter
+from .lease import lease_context
 from .live import live
-from .pages import lease_context
 
 
 class Leases(BoundedList):

@@ -24,7 +24,7 @@ from .operators import actions
 from .periods import PERIODS, choices, chosen
 from .tables import oddities, outcomes, rows, rows_of
 
-MOST = 1_000
+DRAWN = 1_000
 """How many runs, and how many declined ticks, are drawn at most."""
 
 NEWEST = 10
@@ -54,7 +54,7 @@ def lease_context(
     length = PERIODS[period][0]
     now = lease.now
     since = utc(now - length.total_seconds())
-    window = windows(alias, [lease.name], length, MOST)[lease.name]
+    window = windows(alias, [lease.name], length, DRAWN)[lease.name]
     found = statistics_of_newest(alias, lease.name, COUNTED, since=since)
     last = newest(alias, lease.name, NEWEST)
     known = _known(lease)
@@ -79,7 +79,7 @@ def lease_context(
         "rows": rows_of(site, window, TABLE),
         "newest": rows(site, last),
         "window": window,
-        "most": MOST,
+        "most": DRAWN,
         "table_length": TABLE,
         "uncertain": uncertain[:EFFECTS],
         "uncertain_count": len(uncertain),
