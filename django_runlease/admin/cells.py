@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from ..card import progress_share
 from ..history import Row
+from ..holder import pid_of
 from ..models import Outcome
 from ..situation import FAILURES
 from . import charts, words
@@ -80,13 +81,11 @@ def told(alert: Row) -> Row:
 
 
 def process_line(lease: Any) -> list[object]:
-    process = lease.holder_process
-    if not isinstance(process, Mapping) or not isinstance(process.get("pid"), int):
+    """Which process holds it, unless its holder's name says so, as it mostly does."""
+    pid = pid_of(lease.holder_process)
+    if pid is None or lease.holder == f"{lease.host}:{pid}":
         return []
-    # The name of a holder is mostly host:pid.
-    if lease.holder == f"{lease.host}:{process['pid']}":
-        return []
-    facts = {"pid": process["pid"], "host": words.clear(lease.host)}
+    facts = {"pid": pid, "host": words.clear(lease.host)}
     return [format_html(_("process {pid} on {host}"), **facts)]
 
 

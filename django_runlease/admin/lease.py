@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from .. import card, history
 from ..clock import utc
 from ..history import Row
+from ..holder import group_of, pid_of
 from ..statistics import statistics_of_newest
 from . import pictures, words
 from .base import ReadOnly
@@ -124,10 +125,10 @@ def _holder(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
 
 
 def _process(known: Row) -> Iterator[tuple[str, object]]:
-    process = known["holder_process"]
-    if not isinstance(process, Mapping) or not isinstance(process.get("pid"), int):
+    pid, group = pid_of(known["holder_process"]), group_of(known["holder_process"])
+    if pid is None:
         return
-    text = str(process["pid"])
+    text = str(pid)
     if known["process_gone"]:
         yield _("Process"), words.badge("lost", _("%(pid)s, which is gone") % {"pid": text})
         return
@@ -135,10 +136,10 @@ def _process(known: Row) -> Iterator[tuple[str, object]]:
         facts = {"pid": text, "length": words.age(known["process_age"])}
         text = _("%(pid)s, started %(length)s ago") % facts
     yield _("Process"), text
-    if isinstance(process.get("group"), int):
-        yield _("Runs"), _("a program, process group %(group)s") % {"group": process["group"]}
-    else:
+    if group is None:
         yield _("Runs"), _("a function or command in that process")
+    else:
+        yield _("Runs"), _("a program, process group %(group)s") % {"group": group}
 
 
 def _job(lease: Any) -> Iterator[tuple[str, object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..history import Row
+from ..holder import group_of
 from ..store import Broken
 from ..text import printable
 from .leases import held_for
@@ -30,7 +31,8 @@ def before_break(lease: Row, *, at_once: bool) -> str:
     if expires_in <= 0:
         what = f"{name} was {since} and expired {age(expires_in)} ago."
         when = "The next claim may come at once, with or without a break."
-        if group := printable(str((lease["holder_process"] or {}).get("group", ""))):
+        group = group_of(lease["holder_process"])
+        if group is not None:
             when = f"Without a break, claims on its host wait for process group {group} to end."
     elif at_once:
         what = f"{name} is {since} ({held_for(lease)})."
