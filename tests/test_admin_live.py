@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.urls import reverse
 
-from django_runlease import incidents, jobs
+from django_runlease import jobs, silences
 from django_runlease.admin.figures import with_view
 from django_runlease.admin.live import live
 from django_runlease.holder import this_process
@@ -195,7 +195,7 @@ def test_a_silence_with_a_mistake_in_the_settings_says_so(ops, settings):
 def test_a_silence_of_what_is_recorded_or_over_records_nothing_more():
     failing()
     over = AlertFactory(lease_name="job", kind="failing", resolved_at=ago(5))
-    incidents.silence("job", "failing", "default", by="ada", length=timedelta(hours=1))
+    silences.silence("job", "failing", "default", by="ada", length=timedelta(hours=1))
     assert list(Alert.objects.values_list("pk", "silenced_by")) == [(over.pk, "ada")]
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from django.db import IntegrityError, connection
 
-from django_runlease import history, incidents, store
+from django_runlease import history, silences, store
 from django_runlease.clock import Now
 from django_runlease.exceptions import RunLeaseError
 from django_runlease.models import (
@@ -58,7 +58,7 @@ def break_job(**options):
 
 
 def silence(**options):
-    return incidents.silence("job", "failing", "default", **{"by": "ann", **options})
+    return silences.silence("job", "failing", "default", **{"by": "ann", **options})
 
 
 def remove():

@@ -17,7 +17,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import incidents, phrases, store
+from .. import phrases, silences, store
 from ..models import AlertKind
 from ..phrases import Phrase
 from ..terms import spoken
@@ -218,7 +218,7 @@ def _silence_effects(lease: Any) -> list[object]:
 def _silence(order: Order) -> Phrase:
     hours, reason = int(order.given["length"]), order.given["reason"]
     length = timedelta(hours=hours) if hours else None
-    incidents.silence(
+    silences.silence(
         order.lease.name, order.kind, order.alias, by=order.by, reason=reason, length=length
     )
     kind = AlertKind(order.kind).label

@@ -99,7 +99,7 @@ def break_lease(
     if broken.was_held:
         facts = {"lease": name, "by": by, "holder": broken.holder, "reason": reason}
         text = "%s: broken by %s%s; it was held by %s"
-        log.warning("lease_broken", text, name, by, _why(reason), broken.holder, **facts)
+        log.warning("lease_broken", text, name, by, log.because(reason), broken.holder, **facts)
     tell_closed(broken.closed, alias)
     return broken
 
@@ -123,7 +123,7 @@ def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
 
     if unless_blocked(name, alias, work):
         facts = {"lease": name, "by": by, "reason": reason}
-        log.info("lease_paused", "%s: paused by %s%s", name, by, _why(reason), **facts)
+        log.info("lease_paused", "%s: paused by %s%s", name, by, log.because(reason), **facts)
 
 
 def resume(name: str, alias: str, *, by: str, reason: str = "") -> bool:
@@ -142,7 +142,7 @@ def resume(name: str, alias: str, *, by: str, reason: str = "") -> bool:
     was_paused = unless_blocked(name, alias, work)
     if was_paused:
         facts = {"lease": name, "by": by, "reason": reason}
-        log.info("lease_resumed", "%s: resumed by %s%s", name, by, _why(reason), **facts)
+        log.info("lease_resumed", "%s: resumed by %s%s", name, by, log.because(reason), **facts)
     return was_paused
 
 
@@ -153,10 +153,6 @@ def _noted(changed: int, kind: ActionKind, name: str, alias: str, by: str, reaso
     elif not RunLease.objects.using(alias).filter(name=name).exists():
         raise _unknown(name)
     return bool(changed)
-
-
-def _why(reason: str) -> str:
-    return f" ({reason})" if reason else ""
 
 
 def remove(name: str, alias: str, *, by: str, unclaimed_for: timedelta) -> int:
