@@ -146,12 +146,12 @@ def _job(lease: Any) -> Iterator[tuple[str, object]]:
     if lease.paused:
         yield _("Paused by"), words.name(lease.paused_by)
         if lease.paused_reason:
-            yield _("Reason"), words.name(lease.paused_reason)
+            yield _("Why"), words.name(lease.paused_reason)
     if lease.token is None:
         yield _("Generation"), lease.generation
     for label, seconds in (
         (_("Interval"), lease.every_seconds),
-        (_("Lasts without renewal"), lease.ttl_seconds),
+        (_("Expires without renewal after"), lease.ttl_seconds),
     ):
         yield label, words.length(seconds) if seconds is not None else words.nothing()
     if lease.due is not None and lease.due > lease.now:
