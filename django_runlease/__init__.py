@@ -24,7 +24,7 @@ States of a lease, which is one row of ``RunLease``, as a reader sees it on the 
 What one process does, from top to bottom; each module imports only from those below it::
 
     management/   runjob, runlease: parse, call, map to exit codes
-    admin/        pages of who holds what, and of the history
+    admin/        pages of who holds what, of the history, and of what operators may do
     checks        mistakes in the settings, found before the first tick
     testing       situations for the tests of your jobs
     views         health and metrics over HTTP;  urls: where health is mounted
