@@ -146,7 +146,7 @@ def test_thirty_durations_are_drawn_with_the_declined_ticks_between_them(ops):
     ran(age=150, declined=True)
     ran(age=149, declined=True)
     said = page(ops)
-    assert "30 runs, 29 succeeded, 2 declined ticks" in said.labels
+    assert "30 runs, 29 succeeded, 1 failed, 2 declined ticks" in said.labels
     assert len(said.all("rect", **{"class": "runlease-tick"})) == 1 + 1, "one is of the legend"
 
 

@@ -14,10 +14,8 @@ from django.utils.translation import gettext as _
 from ..card import progress_share
 from ..history import Row
 from ..holder import pid_of
-from ..models import Outcome
-from ..situation import FAILURES
 from . import charts, words
-from .figures import SPARKS, Recent
+from .figures import Recent
 
 WARN_SHARE = 0.8
 """Of ``every``: from here on a run is nearly too long."""
@@ -132,11 +130,11 @@ def _number(value: Any) -> str:
 
 def success(found: Recent) -> Iterator[str]:
     if found.success_rate is not None:
-        decided = sum(run.outcome in (Outcome.SUCCEEDED, *FAILURES) for run in found.runs)
+        count = len(found.decided)
         text = ngettext(
-            "%(share)s of %(count)s run succeeded", "%(share)s of %(count)s runs succeeded", decided
+            "%(share)s of %(count)s run succeeded", "%(share)s of %(count)s runs succeeded", count
         )
-        yield text % {"share": words.percent(found.success_rate), "count": decided}
+        yield text % {"share": words.percent(found.success_rate), "count": count}
 
 
 def against_interval(seconds: float, every: float | None) -> Iterator[object]:
@@ -149,23 +147,3 @@ def against_interval(seconds: float, every: float | None) -> Iterator[object]:
     text = _("%(share)s of the %(every)s interval") % facts
     tone = "bad" if share > 1 else "warn" if share >= WARN_SHARE else "good"
     yield format_html("{}{}", text, charts.share_bar(share, label=text, tone=tone, mark=WARN_SHARE))
-
-
-def sparkline(found: Recent) -> SafeString:
-    """The durations of the last runs, and which of them came after declined ticks."""
-    runs = found.runs[-SPARKS:]
-    ticks = [tick for tick in found.declines if tick.start >= runs[0].start]
-    good = sum(run.outcome == Outcome.SUCCEEDED for run in runs)
-    told = [
-        ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)},
-        ngettext("%(count)s succeeded", "%(count)s succeeded", good) % {"count": good},
-    ]
-    if ticks:
-        ticked = ngettext("%(count)s declined tick", "%(count)s declined ticks", len(ticks))
-        told.append(ticked % {"count": len(ticks)})
-    label = words.listed(told)
-    return format_html(
-        '<span title="{}">{}</span>',
-        label,
-        charts.sparkline(runs, ticks, label=label, tones=words.TONES),
-    )

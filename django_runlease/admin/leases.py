@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..models import RunLease
-from . import overview, words
+from . import overview, pictures, words
 from .actions import SILENCE
 from .base import Bounded, BoundedList, ReadOnly
 from .cells import (
@@ -28,7 +28,6 @@ from .cells import (
     cell,
     process_line,
     progress,
-    sparkline,
     state_lines,
     success,
 )
@@ -111,7 +110,7 @@ class RunLeaseAdmin(ReadOnly):
         found = lease.recent
         if not found.runs:
             return words.nothing()
-        lines: list[object] = [sparkline(found), *success(found)]
+        lines: list[object] = [pictures.sparkline(found), *success(found)]
         if found.p95 is not None:
             lines += against_interval(found.p95, lease.every_seconds)
         return cell(gettext_lazy("Recent runs"), lines)
