@@ -183,12 +183,7 @@ class Run(models.Model):
             models.Index(
                 fields=["lease_name", "outcome", "started_at"],
                 name="runlease_run_others",
-                condition=Q(
-                    outcome__in=[
-                        *("abandoned", "declined", "failed", "lost"),
-                        *("stalled", "terminated", "timed_out"),
-                    ]
-                ),
+                condition=Q(outcome__in=sorted(["declined", *UNSUCCESSFUL])),
             ),
             # What did not succeed of late, whichever job it was. Successes and declined ticks write
             # none. For one lease the planner would take it, too, and walk through all failures;
