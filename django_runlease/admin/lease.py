@@ -163,8 +163,8 @@ def _job(lease: Any) -> Iterator[tuple[str, object]]:
     since = history.iso(lease.claimed_epoch)
     declined = history.declines_since(lease._state.db, lease.name, since, DECLINES)
     if declined:
-        more = _("%(count)s or more") % {"count": declined}
-        yield _("Declined since the last start"), more if declined == DECLINES else declined
+        count = words.at_least(declined, cut=declined == DECLINES)
+        yield _("Declined since the last start"), count
 
 
 def _both(epoch: float, now: float) -> object:
