@@ -24,7 +24,7 @@ States of a lease, which is one row of ``RunLease``, as a reader sees it on the 
 What one process does, from top to bottom; each module imports only from those below it::
 
     management/   runjob, runlease: parse, call, map to exit codes
-    admin/        pages of who holds what, and of the history
+    admin/        pages of who holds what, of the history, and of what operators may do
     checks        mistakes in the settings, found before the first tick
     testing       situations for the tests of your jobs
     views         health and metrics over HTTP;  urls: where health is mounted
@@ -33,6 +33,7 @@ What one process does, from top to bottom; each module imports only from those b
     supervisor    a program as the job: its process group, guarded by guard.py
     terminal      which process group reads it, and gets its Ctrl-C
     interrupts    how a job in this process is stopped;  output: how it is kept quiet
+    silences      for how long nobody is told of an alert
     incidents     what is kept of the alerts, and who is told
     alerts        what is wrong with a lease: one rule for each kind
     jobs          which job a name stands for

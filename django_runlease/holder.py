@@ -74,6 +74,21 @@ def _read(path: str) -> str | None:
         return None
 
 
+def pid_of(process: Any) -> int | None:
+    """The process that a claim wrote down; None if it wrote down none."""
+    return _number(process, "pid")
+
+
+def group_of(process: Any) -> int | None:
+    """The process group of the program that a claim wrote down; None if it is for a function."""
+    return _number(process, "group")
+
+
+def _number(process: Any, key: str) -> int | None:
+    number = process.get(key) if isinstance(process, dict) else None
+    return number if isinstance(number, int) else None
+
+
 def is_dead(host: str, process: Any) -> bool:
     """Whether the process that a claim wrote down, and its program's process group, are gone.
 
@@ -82,8 +97,8 @@ def is_dead(host: str, process: Any) -> bool:
     """
     if not can_judge(host, process):
         return False
-    pid = process.get("pid")
-    if not isinstance(pid, int) or not _is_gone(pid, process.get("start")):
+    pid = pid_of(process)
+    if pid is None or not _is_gone(pid, process.get("start")):
         return False
     return not _has_living_group(process)
 
@@ -118,9 +133,9 @@ def _is_of_our_kernel(host: str, process: Any) -> bool:
 
 
 def _has_living_group(process: dict[str, Any]) -> bool:
-    group = process.get("group")
+    group = group_of(process)
     # First what needs no look at all the processes.
-    if not isinstance(group, int) or group <= 0 or _no_process(os.killpg, group):
+    if group is None or group <= 0 or _no_process(os.killpg, group):
         return False
     if not _sees_own_processes():
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from smtplib import SMTPException
 from typing import Any
 
@@ -20,13 +20,11 @@ from django.db.models import Q, QuerySet
 
 from . import history, log, signals, store
 from .alerts import Finding, evaluate
-from .clock import Epoch, Instant, Now, Seconds, utc
-from .exceptions import RunLeaseError
+from .clock import Epoch, Now, utc
 from .history import Row
-from .models import ActionKind, Alert, Severity
-from .phrases import gettext as _
+from .models import Alert, Severity
 from .terms import short
-from .text import printable, storable, summary
+from .text import printable, summary
 
 _SEVERITIES = (Severity.CRITICAL.value, Severity.WARNING.value)
 
@@ -303,96 +301,3 @@ def _recovery(alert: Facts) -> str:
 
 def _moment(instant: datetime) -> str:
     return f"{instant:%Y-%m-%d %H:%M:%S} UTC"
-
-
-# -- silence
-
-
-def silence(
-    name: str,
-    kind: str,
-    alias: str,
-    *,
-    by: str,
-    reason: str = "",
-    until: datetime | None = None,
-    length: timedelta | None = None,
-) -> Row:
-    """Let nobody be told of this alert, and no exit code tell, *until* a moment (with its UTC
-    offset) or for a *length* of time; with neither, lift its silence.
-
-    It covers the open incident and those that open later, or else those that follow the last one.
-    An alert that is there now and was never recorded is recorded first. Who did it and why is
-    written down in the same transaction as the silence, unless there was none to lift. Returns the
-    incident. Raises ValueError for a moment that has passed, a reason of over 500 characters or a
-    mistake in the settings of the alerts, RunLeaseError if there has been no such alert, Blocked
-    if its row stays locked.
-    """
-    is_lifted = until is None and length is None
-    why = store.checked_reason(reason)
-    values = {
-        "silenced_until": _silent_until(alias, until, length),
-        "silenced_by": "" if is_lifted else storable(by),
-    }
-
-    _record_first(name, kind, alias)
-
-    def write() -> tuple[Row | None, bool]:
-        incidents = Alert.objects.using(alias).filter(lease_name=name, kind=kind)
-        newest = incidents.order_by("-opened_at", "-pk").values_list("pk", flat=True)[:1]
-        keys = list(newest.select_for_update(no_key=True))
-        before = next(iter(history.incidents(alias, keys)), None)
-        incidents.filter(pk__in=keys).update(**values)
-        after = next(iter(history.incidents(alias, keys)), None)
-        if before is None or after is None or (is_lifted and not before["silenced"]):
-            return after, False
-        _note(after, alias, is_lifted=is_lifted, by=by, reason=why)
-        return after, True
-
-    alert, is_changed = store.unless_blocked(name, alias, write)
-    if alert is None:
-        facts = {"lease": name, "kind": repr(kind), "command": "`manage.py runlease check`"}
-        text = _("%(lease)s: there has been no alert %(kind)s; see %(command)s", **facts)
-        raise RunLeaseError(text)
-    if is_changed:
-        _log_silence(alert, by=by, reason=reason)
-    return alert
-
-
-def _note(alert: Row, alias: str, *, is_lifted: bool, by: str, reason: str) -> None:
-    detail = {"alert": alert["kind"]}
-    if not is_lifted:
-        detail["until"] = alert["silenced_until"]
-    done = ActionKind.UNSILENCED if is_lifted else ActionKind.SILENCED
-    store.note_action(done, alert["lease_name"], alias, by=by, reason=reason, **detail)
-
-
-def _log_silence(alert: Row, *, by: str, reason: str) -> None:
-    name, kind = alert["lease_name"], alert["kind"]
-    why = f" ({reason})" if reason else ""
-    facts = {"lease": name, "kind": kind, "by": by, "reason": reason}
-    if alert["silenced"]:
-        facts["until"] = alert["silenced_until"]
-        log.info("alert_silenced", "%s: %s: silenced by %s%s", name, kind, by, why, **facts)
-    else:
-        text = "%s: %s: no longer silenced, by %s%s"
-        log.info("alert_unsilenced", text, name, kind, by, why, **facts)
-
-
-def _record_first(name: str, kind: str, alias: str) -> None:
-    if Alert.objects.using(alias).filter(lease_name=name, kind=kind).exists():
-        return
-    looked_at = store.database_clock(alias)
-    record(alias, looked_at, evaluate(alias, [name]), name)
-
-
-def _silent_until(alias: str, until: datetime | None, length: timedelta | None) -> Any:
-    if length is not None:
-        return Now() + Seconds(length)
-    if until is None:
-        return None
-    if until.utcoffset() is None:
-        raise ValueError(f"{until.isoformat()} has no UTC offset: add one, as in 2030-01-31T06:00Z")
-    if until.timestamp() <= store.database_clock(alias):
-        raise ValueError(f"{until.isoformat()} has passed")
-    return Instant(until.timestamp())

@@ -65,6 +65,11 @@ def warning(event: str, message: str, *parts: object, **facts: Any) -> None:
     _log(logging.WARNING, event, message, parts, facts)
 
 
+def because(reason: str) -> str:
+    """*reason* at the end of a message; nothing if there is none."""
+    return f" ({reason})" if reason else ""
+
+
 def _log(
     level: int, event: str, message: str, parts: tuple[object, ...], facts: dict[str, Any]
 ) -> None:

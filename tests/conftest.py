@@ -5,6 +5,8 @@ import signal
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
 from hypothesis import HealthCheck, settings
 
 from .databases import other, other_database, second
@@ -21,6 +23,13 @@ settings.load_profile("tests")
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def ops(client: Client, db: None) -> Client:
+    """The browser of a superuser of the admin."""
+    client.force_login(get_user_model().objects.create_superuser("ops"))
+    return client
 
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
+from typing import Any
 
 import factory
 
 from django_runlease.clock import Now, Seconds
-from django_runlease.models import Alert, Outcome, Run, RunLease
+from django_runlease.models import Alert, Effect, Outcome, Run, RunLease
 from example_project.billing.models import Invoice
 
 
@@ -63,6 +64,13 @@ class RunFactory(factory.django.DjangoModelFactory[Run]):
     waited = timedelta(0)
 
 
+def ran(length: float = 10, *, age: float = 3600, **fields: Any) -> Run:
+    """A run of ``job`` that began *age* seconds ago and took *length*."""
+    ended = Now() - Seconds(timedelta(seconds=age - length))
+    times = {"started_at": Now() - Seconds(timedelta(seconds=age)), "finished_at": ended}
+    return RunFactory(**{"lease_name": "job", **times, **fields})
+
+
 class InvoiceFactory(factory.django.DjangoModelFactory[Invoice]):
     """An invoice that fell due a minute ago."""
 
@@ -86,3 +94,18 @@ class AlertFactory(factory.django.DjangoModelFactory[Alert]):
     message = "2 ticks were declined within 1h"
     remedy = "see the history"
     opened_at = Now() - Seconds(timedelta(minutes=1))
+
+
+class EffectFactory(factory.django.DjangoModelFactory[Effect]):
+    """An external action that was begun a minute ago, and that nobody has confirmed."""
+
+    class Meta:
+        model = Effect
+
+    lease_name = factory.Sequence(lambda n: f"job-{n}")
+    kind = "charge"
+    key = factory.Sequence(lambda n: f"[{n}]")
+    idempotency_key = factory.Sequence(lambda n: uuid.UUID(f"{n:032d}"))
+    state = "started"
+    generation = 1
+    started_at = Now() - Seconds(timedelta(minutes=1))

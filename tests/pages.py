@@ -5,8 +5,17 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
+from django.urls import reverse
+
+from django_runlease.models import RunLease
+
 HOSTILE = "<script>alert('x')</script> \"q\" & \u202egnp.exe \N{RECEIPT} " + "w" * 100
 """A name of a job, and other text from elsewhere, that wants to be more than text."""
+
+
+def address(lease: RunLease, page: str = "change", *more: str) -> str:
+    """Of a page about *lease* in the admin, or of an action on it."""
+    return reverse(f"admin:runlease_runlease_{page}", args=[lease.pk, *more])
 
 
 class Page(HTMLParser):

@@ -49,6 +49,12 @@ def long_history(db: None) -> None:
         cursor.execute("ANALYZE runlease_run")
 
 
+def count_queries(read: Callable[[], object]) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        read()
+    return len(captured)
+
+
 def work(read: Callable[[], object]) -> tuple[str, int]:
     """The plans of all queries of *read*, and how many rows they read in vain."""
     with CaptureQueriesContext(connection) as captured:

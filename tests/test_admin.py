@@ -26,57 +26,50 @@ MODELS = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def superuser(client):
-    user = get_user_model().objects.create_superuser("ops", password="ops")
-    client.force_login(user)
-    return client
-
-
 def url(model, page, *args):
     return reverse(f"admin:runlease_{model._meta.model_name}_{page}", args=args)
 
 
-def test_the_list_of_leases_says_who_holds_which(superuser):
+def test_the_list_of_leases_says_who_holds_which(ops):
     RunLeaseFactory(name="billing", held=True)
     RunLeaseFactory(name="reports", expired=True)
     RunLeaseFactory(name="imports")
     RunLeaseFactory(name="exports", held=True, paused=True)
-    page = superuser.get(url(RunLease, "changelist")).content.decode()
+    page = ops.get(url(RunLease, "changelist")).content.decode()
     for word in ("billing", "held", "elsewhere:4711", "expired", "free", "paused"):
         assert f">{word}<" in page
 
 
 @MODELS
-def test_nobody_adds_changes_or_deletes_a_row_by_hand(superuser, model, factory):
+def test_nobody_adds_changes_or_deletes_a_row_by_hand(ops, model, factory):
     row = factory()
-    assert superuser.get(url(model, "add")).status_code == 403
-    assert superuser.post(url(model, "delete", row.pk)).status_code == 403
-    assert superuser.post(url(model, "change", row.pk), {}).status_code == 403
+    assert ops.get(url(model, "add")).status_code == 403
+    assert ops.post(url(model, "delete", row.pk)).status_code == 403
+    assert ops.post(url(model, "change", row.pk), {}).status_code == 403
     assert model.objects.filter(pk=row.pk).exists()
 
 
 @MODELS
-def test_no_page_shows_a_token(superuser, model, factory):
+def test_no_page_shows_a_token(ops, model, factory):
     row = factory(**({"held": True} if model is RunLease else {}))
     for address in (url(model, "changelist"), url(model, "change", row.pk)):
-        response = superuser.get(address)
+        response = ops.get(address)
         assert response.status_code == 200
         assert str(row.token) not in response.content.decode()
 
 
 @pytest.mark.urls("tests.urls_admins")
-def test_all_links_stay_in_the_site_of_the_admin_that_shows_them(superuser):
+def test_all_links_stay_in_the_site_of_the_admin_that_shows_them(ops):
     lease = RunLeaseFactory(name="job", held=True)
     RunFactory(lease_name="job")
     AlertFactory(lease_name="job")
     pages = ["runlease/", "runlease/overview/", f"runlease/{lease.pk}/change/", "run/"]
     for page in [*pages, f"runlease/{lease.pk}/break/"]:
-        said = Page(superuser.get(f"/operations/runlease/{page}"))
+        said = Page(ops.get(f"/operations/runlease/{page}"))
         links = [link["href"] for link in said.all("a") if link.get("href")]
         assert [link for link in links if link.startswith("/operations/runlease/")]
         assert not [link for link in links if link.startswith("/admin/")]
-    response = superuser.post(f"/operations/runlease/runlease/{lease.pk}/pause/", {"reason": "x"})
+    response = ops.post(f"/operations/runlease/runlease/{lease.pk}/pause/", {"reason": "x"})
     assert response.url == f"/operations/runlease/runlease/{lease.pk}/change/"
 
 
@@ -96,8 +89,8 @@ print([name for name in sys.modules if "admin" in name.split(".")])
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr
 
 
-def test_styles_and_scripts_are_files_that_are_found(superuser):
-    said = Page(superuser.get(url(RunLease, "changelist")))
+def test_styles_and_scripts_are_files_that_are_found(ops):
+    said = Page(ops.get(url(RunLease, "changelist")))
     sheets = [link["href"] for link in said.all("link", rel="stylesheet")]
     scripts = [script["src"] for script in said.all("script")]
     assert "/static/runlease/admin.css" in sheets
@@ -116,10 +109,10 @@ def test_every_text_of_a_template_can_be_translated():
 
 
 @pytest.fixture
-def some(superuser):
+def some(ops):
     lease = RunLeaseFactory(name="a <b> c", held=True)
     run = RunFactory(lease_name="a <b> c")
-    return superuser, lease, run
+    return ops, lease, run
 
 
 def test_every_page_says_where_it_is(some):
@@ -146,9 +139,9 @@ def test_every_page_says_where_it_is(some):
         assert isolated == crumbs.count("a &lt;b&gt; c")
 
 
-def test_the_page_of_the_app_leads_to_the_overview_who_may_see_it(client, superuser):
+def test_the_page_of_the_app_leads_to_the_overview_who_may_see_it(client, ops):
     address = reverse("admin:app_list", args=["runlease"])
-    assert Page(superuser.get(address)).all("a", href=url(RunLease, "overview"))
+    assert Page(ops.get(address)).all("a", href=url(RunLease, "overview"))
     ada = get_user_model().objects.create_user("ada", is_staff=True)
     ada.user_permissions.add(Permission.objects.get(codename="view_run"))
     client.force_login(ada)
@@ -169,7 +162,7 @@ def test_the_page_of_the_app_leads_to_the_overview_who_may_see_it(client, superu
         *(("runlease_alert", column) for column in ("opened_at", "silenced_until")),
     ],
 )
-def test_an_instant_that_no_calendar_has_takes_no_page_down(superuser, table, column, instant):
+def test_an_instant_that_no_calendar_has_takes_no_page_down(ops, table, column, instant):
     lease = RunLeaseFactory(name="job", held=True, every=timedelta(hours=1))
     run = RunFactory(lease_name="job")
     AlertFactory(lease_name="job", kind="failing")
@@ -182,7 +175,7 @@ def test_an_instant_that_no_calendar_has_takes_no_page_down(superuser, table, co
         ("run_changelist", ()),
         ("run_change", (run.pk,)),
     ):
-        page = Page(superuser.get(reverse(f"admin:runlease_{view}", args=args)))
+        page = Page(ops.get(reverse(f"admin:runlease_{view}", args=args)))
         assert "job" in page.text
         assert page.all("span", **{"data-runlease-left": "inf"}) == []
 
@@ -204,25 +197,25 @@ def test_who_may_not_look_at_runs_finds_no_link_to_them(client):
 @pytest.mark.parametrize(
     "query", ["?host=%00", "?state=%00", "?outcome=%00", "?alerts=%00", "?q=%00", "?p=%00"]
 )
-def test_odd_addresses_of_lists_are_no_error(superuser, query):
+def test_odd_addresses_of_lists_are_no_error(ops, query):
     RunLeaseFactory(name="job", held=True)
     for model in (RunLease, Run):
         for more in ("", "&lease=%00&within=%00&outcome=%00" if model is Run else ""):
-            response = superuser.get(url(model, "changelist") + query + more)
+            response = ops.get(url(model, "changelist") + query + more)
             assert response.status_code in (200, 302, 400)
 
 
 @pytest.mark.urls("tests.urls_leases_only")
-def test_a_site_that_has_leases_and_no_runs_shows_no_link_to_them(superuser):
+def test_a_site_that_has_leases_and_no_runs_shows_no_link_to_them(ops):
     lease = RunLeaseFactory(name="job", held=True)
     RunFactory(lease_name="job")
-    page = Page(superuser.get(url(RunLease, "change", lease.pk)))
+    page = Page(ops.get(url(RunLease, "change", lease.pk)))
     assert not [a for a in page.all("a") if "/run/" in str(a.get("href"))]
 
 
 @pytest.mark.urls("tests.urls_leases_only")
-def test_a_name_is_told_as_it_is_also_at_the_beginning_of_a_message(superuser):
+def test_a_name_is_told_as_it_is_also_at_the_beginning_of_a_message(ops):
     lease = RunLeaseFactory(name="job")
-    page = superuser.post(url(RunLease, "pause", lease.pk), {"reason": "<b>"}, follow=True)
+    page = ops.post(url(RunLease, "pause", lease.pk), {"reason": "<b>"}, follow=True)
     name = '<bdi class="runlease-name">{}</bdi>'.format
     assert f"{name('job')}: {name('Paused: &lt;b&gt;')}" in page.content.decode()

@@ -7,13 +7,12 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.db import connection
-from django.urls import reverse
 
 from django_runlease import claim
 from django_runlease.models import Alert, Run, RunLease
 
 from .factories import AlertFactory, RunFactory, RunLeaseFactory
-from .pages import HOSTILE, Page
+from .pages import HOSTILE, Page, address
 from .support import Worker, ago, open_transaction, wait_for
 
 RIGHTS = {
@@ -35,25 +34,23 @@ def user(client, *rights):
 
 @pytest.fixture
 def ops(client):
+    """Ada, who may look at leases and do each action, and nothing else."""
     return user(client, *RIGHTS.values())
 
 
-def address(lease, action=None):
-    if action is None:
-        return reverse("admin:runlease_runlease_change", args=[lease.pk])
-    kind = ["failing"] if action == "silence" else []
-    return reverse(f"admin:runlease_runlease_{action}", args=[lease.pk, *kind])
+def confirmation(lease, action):
+    return address(lease, action, *(["failing"] if action == "silence" else []))
 
 
 def buttons(client, lease):
     links = Page(client.get(address(lease))).all("a")
-    shown = {action for action in RIGHTS for a in links if a["href"] == address(lease, action)}
+    shown = {action for action in RIGHTS for a in links if a["href"] == confirmation(lease, action)}
     return sorted(shown)
 
 
 def do(client, lease, action, **given):
     """Confirm, and see the page of the lease that follows."""
-    response = client.post(address(lease, action), given)
+    response = client.post(confirmation(lease, action), given)
     if response.status_code == 200:
         return Page(response)
     assert response.url == address(lease)
@@ -72,8 +69,8 @@ def test_who_may_only_look_sees_no_buttons_and_can_do_nothing(client):
     user(client)
     assert buttons(client, lease) == []
     for action in RIGHTS:
-        assert client.get(address(lease, action)).status_code == 403
-        assert client.post(address(lease, action), {"reason": "x"}).status_code == 403
+        assert client.get(confirmation(lease, action)).status_code == 403
+        assert client.post(confirmation(lease, action), {"reason": "x"}).status_code == 403
 
 
 @pytest.mark.django_db
@@ -85,7 +82,7 @@ def test_each_action_has_a_permission_of_its_own(client, action):
     assert buttons(client, lease) == [action]
     for other in RIGHTS:
         expected = 200 if other == action else 403
-        assert client.get(address(lease, other)).status_code == expected
+        assert client.get(confirmation(lease, other)).status_code == expected
 
 
 @pytest.mark.django_db
@@ -96,7 +93,7 @@ def test_an_action_is_of_no_use_without_the_right_to_look(client, action):
     get_user_model().objects.get().user_permissions.remove(
         Permission.objects.get(codename="view_runlease")
     )
-    assert client.get(address(lease, action)).status_code == 403
+    assert client.get(confirmation(lease, action)).status_code == 403
 
 
 @pytest.mark.django_db
@@ -115,7 +112,7 @@ def test_a_confirmation_is_asked_for_and_looking_at_it_changes_nothing(ops, acti
         paused=action == "resume", paused_by="bob" if action == "resume" else ""
     )
     before = list(RunLease.objects.values())
-    said = Page(ops.get(address(lease, action)))
+    said = Page(ops.get(confirmation(lease, action)))
     assert "What will happen" in said.text
     form = said.html[said.html.index('class="runlease-form"') :]
     assert "csrfmiddlewaretoken" in form[: form.index("</form>")]
@@ -128,7 +125,7 @@ def test_a_confirmation_is_asked_for_and_looking_at_it_changes_nothing(ops, acti
 def test_a_post_from_another_site_is_refused(ops):
     lease = in_trouble()
     ops.handler.enforce_csrf_checks = True
-    assert ops.post(address(lease, "pause"), {"reason": "x"}).status_code == 403
+    assert ops.post(confirmation(lease, "pause"), {"reason": "x"}).status_code == 403
     assert not RunLease.objects.get().paused
 
 
@@ -136,7 +133,8 @@ def test_a_post_from_another_site_is_refused(ops):
 def test_a_pause_says_who_and_why_and_leaves_the_holder_alone(ops):
     lease = in_trouble()
     assert (
-        "elsewhere:4711 goes on until its run ends" in Page(ops.get(address(lease, "pause"))).text
+        "elsewhere:4711 goes on until its run ends"
+        in Page(ops.get(confirmation(lease, "pause"))).text
     )
     text = do(ops, lease, "pause", reason="provider is down").text
     after = RunLease.objects.get()
@@ -147,7 +145,7 @@ def test_a_pause_says_who_and_why_and_leaves_the_holder_alone(ops):
     entry = LogEntry.objects.get()
     assert (entry.user.username, entry.object_id) == ("ada", str(lease.pk))
     assert entry.change_message == "Paused: provider is down"
-    log = Page(ops.get(reverse("admin:runlease_runlease_history", args=[lease.pk])))
+    log = Page(ops.get(address(lease, "history")))
     assert "Paused: provider is down" in log.text
 
 
@@ -165,7 +163,7 @@ def test_a_reason_is_required(ops, action):
 @pytest.mark.django_db
 def test_a_resume_names_who_paused_and_why_and_lets_the_next_tick_run(ops):
     lease = RunLeaseFactory(name="job", paused=True, paused_by="bob", paused_reason="no paper")
-    said = Page(ops.get(address(lease, "resume")))
+    said = Page(ops.get(confirmation(lease, "resume")))
     assert "It was paused by bob , because: no paper" in said.text
     do(ops, lease, "resume", reason="")
     assert not RunLease.objects.get().paused
@@ -175,7 +173,7 @@ def test_a_resume_names_who_paused_and_why_and_lets_the_next_tick_run(ops):
 @pytest.mark.django_db
 def test_a_break_shows_the_live_holder_and_what_it_does_to_it(ops):
     lease = in_trouble()
-    text = Page(ops.get(address(lease, "break"))).text
+    text = Page(ops.get(confirmation(lease, "break"))).text
     assert "elsewhere:4711 holds it now, and renewed it " in text
     assert "The generation rises from 7 to 8" in text
     assert "Host elsewhere" in text
@@ -258,7 +256,7 @@ def test_a_silence_of_what_has_never_happened_says_so(ops):
     lease = RunLeaseFactory(name="job")
     said = do(ops, lease, "silence", length="1")
     assert "there has been no alert" in said.text
-    other = reverse("admin:runlease_runlease_silence", args=[lease.pk, "nonsense"])
+    other = address(lease, "silence", "nonsense")
     assert ops.get(other).status_code == 404
 
 

@@ -19,15 +19,16 @@ from django_runlease.admin.words import DECLINES, REASONS
 from django_runlease.alerts import RULES, judge
 from django_runlease.exceptions import DeclineReason
 from django_runlease.holder import this_process
-from django_runlease.models import ActionKind, Alert, Effect, OperatorAction, Outcome, Run, RunLease
+from django_runlease.models import ActionKind, Alert, OperatorAction, Outcome, Run, RunLease
 from django_runlease.phrases import translated
 from django_runlease.situation import MOST_FAILURES, Situation
 from django_runlease.terms import short, spoken
 from django_runlease.thresholds import thresholds
 
-from .factories import AlertFactory, RunFactory, RunLeaseFactory
+from . import factories
+from .factories import AlertFactory, EffectFactory, RunFactory, RunLeaseFactory
 from .language import brackets, untranslated, wrong
-from .pages import Page
+from .pages import Page, address
 from .support import ADMINS, MAILERS, ROOT, ago, open_transaction
 
 pytestmark = pytest.mark.django_db
@@ -43,10 +44,6 @@ def ops(client):
     return client
 
 
-def address(lease, action=None, *more):
-    return reverse(f"admin:runlease_runlease_{action or 'change'}", args=[lease.pk, *more])
-
-
 def said(response):
     assert response.status_code == 200
     html = response.content.decode()
@@ -58,8 +55,8 @@ DATA = {"holder": "DATA-web1:4711", "host": "DATA-web1"}
 
 
 def ran(name="DATA-a", *, age=3000, length=90, **fields):
-    times = {"started_at": ago(age), "finished_at": ago(age - length)}
-    return RunFactory(lease_name=name, **{**times, "trigger": "DATA-tick", **DATA, **fields})
+    fields = {"trigger": "DATA-tick", **DATA, **fields}
+    return factories.ran(length, age=age, lease_name=name, **fields)
 
 
 @pytest.fixture
@@ -102,15 +99,8 @@ def everything(db):
     AlertFactory(lease_name="DATA-a", kind="ghost", opened_at=ago(900), resolved_at=ago(70))
     AlertFactory(lease_name="DATA-removed", kind="failing", severity="critical")
     for n in (1, 2):
-        Effect.objects.create(
-            lease_name="DATA-a",
-            kind="DATA-charge",
-            key=f'["DATA-order", {n}]',
-            state="started",
-            generation=n - 1,
-            idempotency_key=f"{n}1111111-1111-1111-1111-111111111111",
-            started_at=ago(60),
-        )
+        key = f'["DATA-order", {n}]'
+        EffectFactory(lease_name="DATA-a", kind="DATA-charge", key=key, generation=n - 1)
     return first
 
 
@@ -205,7 +195,7 @@ def test_each_confirmation_says_nothing_untranslated(ops, everything, action, na
         assert said(ops.get(address(lease, action, *more), follow=True)) == []
         assert said(ops.post(address(lease, action, *more), {}, follow=True)) == []
         assert said(ops.post(address(lease, action, *more), given, follow=True)) == []
-        history = ops.get(reverse("admin:runlease_runlease_history", args=[lease.pk]))
+        history = ops.get(address(lease, "history"))
         # The admin's own log is kept in English.
         assert set(said(history)) <= {entry.change_message for entry in LogEntry.objects.all()}
         assert said(ops.get(address(lease))) == []

@@ -5,37 +5,24 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
-from django.contrib.auth import get_user_model
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
 from django_runlease.admin import charts, pictures, words
 from django_runlease.admin.figures import Bar, Window
 from django_runlease.holder import this_process
-from django_runlease.models import Effect, Run
+from django_runlease.models import Run
 
-from .factories import AlertFactory, RunFactory, RunLeaseFactory
-from .pages import HOSTILE, Page
+from .factories import AlertFactory, EffectFactory, RunLeaseFactory, ran
+from .pages import HOSTILE, Page, address
+from .plans import count_queries
 from .support import ago
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def ops(client):
-    client.force_login(get_user_model().objects.create_superuser("ops"))
-    return client
-
-
 def page(client, lease, **query):
-    return Page(client.get(reverse("admin:runlease_runlease_change", args=[lease.pk]), query))
-
-
-def ran(length=10, *, age=3600, **fields):
-    times = {"started_at": ago(age), "finished_at": ago(age - length)}
-    return RunFactory(**{"lease_name": "job", **times, **fields})
+    return Page(client.get(address(lease), query))
 
 
 def test_the_card_tells_who_holds_it_where_since_when_and_what_it_does(ops):
@@ -165,15 +152,7 @@ def test_labels_of_time_stand_at_whole_hours_and_days_of_the_readers_zone():
 def test_alerts_say_what_to_do_and_effects_what_to_look_at(ops):
     lease = RunLeaseFactory(name="job")
     AlertFactory(lease_name="job", kind="uncertain", silenced_until=ago(-90), silenced_by="bob")
-    Effect.objects.create(
-        lease_name="job",
-        kind="charge",
-        key='["order", 7]',
-        state="started",
-        generation=1,
-        idempotency_key="11111111-1111-1111-1111-111111111111",
-        started_at=timezone.now(),
-    )
+    EffectFactory(lease_name="job", key='["order", 7]')
     text = page(ops, lease).text
     for said in (
         *("1 external action begun", "See `manage.py runlease effects", "silenced until"),
@@ -183,22 +162,24 @@ def test_alerts_say_what_to_do_and_effects_what_to_look_at(ops):
 
 
 def test_many_runs_take_as_many_queries_as_few_and_are_cut(ops, monkeypatch):
-    monkeypatch.setattr("django_runlease.admin.pages.MOST", 5)
+    monkeypatch.setattr("django_runlease.admin.lease.DRAWN", 5)
     lease = RunLeaseFactory(name="job")
     ran()
     ran(declined=True, age=3000)
 
     def queries():
-        with CaptureQueriesContext(connection) as captured:
-            said = page(ops, lease)
-        return len(captured), "Only the 5 newest are drawn" in said.text
+        return count_queries(lambda: page(ops, lease))
 
-    few, cut = queries()
-    assert not cut
+    def is_cut():
+        return "Only the 5 newest are drawn" in page(ops, lease).text
+
+    few = queries()
+    assert not is_cut()
     for n in range(20):
         ran(age=3600 - n)
         ran(age=3600 - n, declined=True)
-    assert queries() == (few, True)
+    assert queries() == few
+    assert is_cut()
 
 
 def test_hostile_text_stays_text_and_nothing_is_inline(ops):
@@ -225,8 +206,7 @@ def test_hostile_text_stays_text_and_nothing_is_inline(ops):
 
 def test_an_unknown_lease_is_not_found(ops):
     for key in ("4711", "x", "_"):
-        address = reverse("admin:runlease_runlease_change", args=[key])
-        assert ops.get(address).status_code == 404
+        assert ops.get(reverse("admin:runlease_runlease_change", args=[key])).status_code == 404
 
 
 def test_runs_that_nobody_could_tell_apart_are_drawn_as_one_and_others_are_not():
@@ -335,7 +315,7 @@ def test_declined_ticks_are_counted_by_reason_and_runs_by_outcome_in_sight(ops):
 
 
 def test_all_runs_of_the_period_are_counted_though_not_all_are_drawn(ops, monkeypatch):
-    monkeypatch.setattr("django_runlease.admin.pages.MOST", 3)
+    monkeypatch.setattr("django_runlease.admin.lease.DRAWN", 3)
     lease = RunLeaseFactory(name="job")
     for n in range(7):
         ran(age=600 * n + 700, took_over_from="web1:7")

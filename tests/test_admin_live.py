@@ -3,39 +3,23 @@
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth import get_user_model
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_runlease import incidents, jobs
+from django_runlease import jobs, silences
 from django_runlease.admin.figures import with_view
 from django_runlease.admin.live import live
 from django_runlease.holder import this_process
-from django_runlease.models import Alert, Effect, RunLease
+from django_runlease.models import Alert, RunLease
 
-from .factories import AlertFactory, RunFactory, RunLeaseFactory
-from .pages import Page
+from .factories import AlertFactory, EffectFactory, RunFactory, RunLeaseFactory
+from .pages import Page, address
+from .plans import count_queries
 from .support import ago
 
 pytestmark = pytest.mark.django_db
 
 LEASES = reverse("admin:runlease_runlease_changelist")
 OVERVIEW = reverse("admin:runlease_runlease_overview")
-
-
-@pytest.fixture
-def ops(client):
-    client.force_login(get_user_model().objects.create_superuser("ops"))
-    return client
-
-
-def change(lease):
-    return reverse("admin:runlease_runlease_change", args=[lease.pk])
-
-
-def silence(lease, kind):
-    return reverse("admin:runlease_runlease_silence", args=[lease.pk, kind])
 
 
 def failing(name="job"):
@@ -52,15 +36,15 @@ def kinds(found, name="job"):
     return [alert["kind"] for alert in found.alerts.get(name, [])]
 
 
-@pytest.mark.parametrize("place", ["list", "lease", "overview"])
-def test_what_no_check_has_seen_is_shown_and_says_so_by_having_no_since(ops, place):
+@pytest.mark.parametrize("where", ["list", "lease", "overview"])
+def test_what_no_check_has_seen_is_shown_and_says_so_by_having_no_since(ops, where):
     lease = failing()
-    address = {"list": LEASES, "lease": change(lease), "overview": OVERVIEW}[place]
-    said = Page(ops.get(address))
+    place = {"list": LEASES, "lease": address(lease), "overview": OVERVIEW}[where]
+    said = Page(ops.get(place))
     assert "3 failures in a row" in said.html
     (alert,) = now().alerts["job"]
     assert (alert["opened"], alert["silenced"]) == (None, False)
-    assert ("seen just now, by no check yet" in said.text) == (place != "list")
+    assert ("seen just now, by no check yet" in said.text) == (where != "list")
 
 
 def test_what_a_check_has_recorded_adds_since_when_and_the_silence_to_what_is_now(ops):
@@ -73,7 +57,7 @@ def test_what_a_check_has_recorded_adds_since_when_and_the_silence_to_what_is_no
         silenced_until=ago(-600),
         silenced_by="bob",
     )
-    text = Page(ops.get(change(lease))).text
+    text = Page(ops.get(address(lease))).text
     assert "3 failures in a row" in text
     assert "2 failures in a row" not in text
     assert "8m" in text
@@ -95,7 +79,7 @@ def test_what_is_over_is_not_shown_though_no_check_has_resolved_it(ops):
     lease = RunLeaseFactory(name="job", held=True)
     for kind in ("overrun", "contention", "starved", "failing", "stuck", "lost"):
         AlertFactory(lease_name="job", kind=kind, message="it was so")
-    assert "it was so" not in Page(ops.get(change(lease))).text
+    assert "it was so" not in Page(ops.get(address(lease))).text
     assert kinds(now()) == []
 
 
@@ -103,7 +87,7 @@ def test_what_is_over_is_not_shown_though_no_check_has_resolved_it(ops):
 def test_what_only_the_host_of_the_holder_can_see_stays_as_the_last_check_saw_it(ops, kind):
     lease = RunLeaseFactory(name="job", held=True)
     AlertFactory(lease_name="job", kind=kind, message="its process is gone")
-    said = Page(ops.get(change(lease)))
+    said = Page(ops.get(address(lease)))
     assert "its process is gone" in said.text
     assert "as of the last check" in said.text
     here = this_process()
@@ -126,9 +110,7 @@ def test_the_worst_come_first_and_of_these_the_oldest():
 def test_any_number_of_leases_takes_the_same_few_queries():
     def queries():
         leases = list(with_view(RunLease.objects.all()))
-        with CaptureQueriesContext(connection) as captured:
-            live("default", leases)
-        return len(captured)
+        return count_queries(lambda: live("default", leases))
 
     failing("job-x")
     few = queries()
@@ -167,15 +149,15 @@ def test_the_filter_says_that_it_knows_what_the_last_check_did(ops):
 MISTAKE = {"ALERTS": {"failing": {"cuont": 1}}}
 
 
-@pytest.mark.parametrize("place", ["list", "lease", "overview"])
+@pytest.mark.parametrize("where", ["list", "lease", "overview"])
 def test_a_mistake_in_the_settings_is_told_and_what_was_recorded_is_still_shown(
-    ops, settings, place
+    ops, settings, where
 ):
     lease = failing()
     AlertFactory(lease_name="job", kind="stuck", message="it was so", remedy="look")
     settings.RUNLEASE = MISTAKE
-    address = {"list": LEASES, "lease": change(lease), "overview": OVERVIEW}[place]
-    said = Page(ops.get(address))
+    place = {"list": LEASES, "lease": address(lease), "overview": OVERVIEW}[where]
+    said = Page(ops.get(place))
     assert "unknown key 'cuont': did you mean \"count\"?" in said.text
     assert "`manage.py check` finds all mistakes" in said.text
     assert "it was so" in said.html
@@ -193,9 +175,9 @@ def test_a_mistake_in_the_jobs_of_an_app_is_told_too(ops, monkeypatch):
 
 def test_what_no_check_has_seen_can_be_silenced(ops):
     lease = failing()
-    assert Page(ops.get(change(lease))).all("a", href=silence(lease, "failing"))
-    assert "3 failures in a row" in Page(ops.get(silence(lease, "failing"))).text
-    assert ops.post(silence(lease, "failing"), {"length": "4"}).status_code == 302
+    assert Page(ops.get(address(lease))).all("a", href=address(lease, "silence", "failing"))
+    assert "3 failures in a row" in Page(ops.get(address(lease, "silence", "failing"))).text
+    assert ops.post(address(lease, "silence", "failing"), {"length": "4"}).status_code == 302
     alert = Alert.objects.get()
     assert (alert.kind, alert.silenced_by) == ("failing", "ops")
     assert alert.resolved_at is None
@@ -205,7 +187,7 @@ def test_what_no_check_has_seen_can_be_silenced(ops):
 def test_a_silence_with_a_mistake_in_the_settings_says_so(ops, settings):
     lease = failing()
     settings.RUNLEASE = MISTAKE
-    said = Page(ops.post(silence(lease, "failing"), {"length": "4"}))
+    said = Page(ops.post(address(lease, "silence", "failing"), {"length": "4"}))
     assert "unknown key 'cuont'" in said.html.split('class="errornote"')[-1].replace("&#x27;", "'")
     assert not Alert.objects.exists()
 
@@ -213,35 +195,27 @@ def test_a_silence_with_a_mistake_in_the_settings_says_so(ops, settings):
 def test_a_silence_of_what_is_recorded_or_over_records_nothing_more():
     failing()
     over = AlertFactory(lease_name="job", kind="failing", resolved_at=ago(5))
-    incidents.silence("job", "failing", "default", by="ada", length=timedelta(hours=1))
+    silences.silence("job", "failing", "default", by="ada", length=timedelta(hours=1))
     assert list(Alert.objects.values_list("pk", "silenced_by")) == [(over.pk, "ada")]
 
 
 def test_alerts_of_the_period_that_are_over_are_a_table_the_newest_first(ops, monkeypatch):
-    monkeypatch.setattr("django_runlease.admin.pages.RESOLVED", 2)
+    monkeypatch.setattr("django_runlease.admin.lease.RESOLVED", 2)
     lease = RunLeaseFactory(name="job")
     for kind, opened in (("lost", 9000), ("stuck", 7000), ("overrun", 5000), ("failing", 200_000)):
         end = ago(opened - 125)
         AlertFactory(lease_name="job", kind=kind, opened_at=ago(opened), resolved_at=end)
-    said = Page(ops.get(change(lease)))
+    said = Page(ops.get(address(lease)))
     table = said.html[said.html.index('id="runlease-resolved"') :]
     table = table[: table.index("</table>")]
     assert "lost" not in table
     assert table.index("overrun") < table.index("stuck")
     assert table.count("2m 5s") == 2
     assert "Only the 2 newest are listed" in said.text
-    assert "Alerts that are over" not in Page(ops.get(change(lease), {"within": "1h"})).text
+    assert "Alerts that are over" not in Page(ops.get(address(lease), {"within": "1h"})).text
 
 
 def test_effects_that_are_uncertain_are_told_at_once(ops):
     RunLeaseFactory(name="job")
-    Effect.objects.create(
-        lease_name="job",
-        kind="charge",
-        key="[7]",
-        state="started",
-        generation=1,
-        idempotency_key="11111111-1111-1111-1111-111111111111",
-        started_at=ago(60),
-    )
+    EffectFactory(lease_name="job")
     assert kinds(now()) == ["uncertain"]

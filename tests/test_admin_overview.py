@@ -5,25 +5,18 @@ import re
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_runlease.admin import overview
 
 from .factories import AlertFactory, RunFactory, RunLeaseFactory
-from .pages import HOSTILE, Page
+from .pages import HOSTILE, Page, address
+from .plans import count_queries
 from .support import ago
 
 pytestmark = pytest.mark.django_db
 
 ADDRESS = reverse("admin:runlease_runlease_overview")
-
-
-@pytest.fixture
-def ops(client):
-    client.force_login(get_user_model().objects.create_superuser("ops"))
-    return client
 
 
 def page(client, **query):
@@ -56,7 +49,7 @@ def test_open_alerts_that_are_not_silenced_come_first_the_worst_of_them_on_top(o
     assert said.text.index("failing removed : 3 in a row") < said.text.index("contention billing")
     assert re.search(r"8m \d+s ago", said.text)
     assert "ghost" not in said.text
-    assert said.all("a", href=reverse("admin:runlease_runlease_change", args=[lease.pk]))
+    assert said.all("a", href=address(lease))
 
 
 def test_without_alerts_or_jobs_it_says_so(ops):
@@ -72,15 +65,10 @@ def test_thirty_jobs_take_as_many_queries_as_three(ops):
             RunFactory(lease_name=f"job-{n}")
             AlertFactory(lease_name=f"job-{n}")
 
-    def queries():
-        with CaptureQueriesContext(connection) as captured:
-            page(ops)
-        return len(captured)
-
     add(3, 0)
-    few = queries()
+    few = count_queries(lambda: page(ops))
     add(27, 3)
-    assert queries() == few <= 11
+    assert count_queries(lambda: page(ops)) == few <= 11
 
 
 def test_more_jobs_than_a_page_holds_are_on_the_next_one(ops, monkeypatch):
@@ -120,7 +108,7 @@ def test_the_list_of_leases_leads_to_it_and_it_to_the_leases(ops):
     lease = RunLeaseFactory(name="job")
     leases = Page(ops.get(reverse("admin:runlease_runlease_changelist")))
     assert leases.all("a", href=ADDRESS)
-    assert page(ops).all("a", href=reverse("admin:runlease_runlease_change", args=[lease.pk]))
+    assert page(ops).all("a", href=address(lease))
 
 
 def test_hostile_text_stays_text_and_nothing_is_inline(ops):

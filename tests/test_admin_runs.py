@@ -12,7 +12,7 @@ from django_runlease.admin import base
 from django_runlease.models import Run
 
 from .factories import RunFactory, RunLeaseFactory
-from .pages import HOSTILE, Page
+from .pages import HOSTILE, Page, address
 from .plans import long_history, work
 from .support import ago
 
@@ -21,12 +21,6 @@ __all__ = ["long_history"]
 pytestmark = pytest.mark.django_db
 
 ADDRESS = reverse("admin:runlease_run_changelist")
-
-
-@pytest.fixture
-def ops(client):
-    client.force_login(get_user_model().objects.create_superuser("ops"))
-    return client
 
 
 def page(client, **query):
@@ -183,16 +177,15 @@ def test_the_page_of_a_run_tells_its_waits(ops):
 def test_a_run_leads_to_its_lease_and_to_all_its_runs(ops, client):
     lease = RunLeaseFactory(name="billing")
     run = RunFactory(lease_name="billing")
-    address = reverse("admin:runlease_run_change", args=[run.pk])
-    to_lease = reverse("admin:runlease_runlease_change", args=[lease.pk])
-    assert Page(ops.get(address)).all("a", href=to_lease)
-    assert len(Page(ops.get(address)).all("a", href=f"{ADDRESS}?lease=billing")) == 2
+    of_run, to_lease = reverse("admin:runlease_run_change", args=[run.pk]), address(lease)
+    assert Page(ops.get(of_run)).all("a", href=to_lease)
+    assert len(Page(ops.get(of_run)).all("a", href=f"{ADDRESS}?lease=billing")) == 2
     assert page(ops, lease="billing").all("a", href=to_lease)
     assert not page(ops, lease="gone").all("a", href=to_lease)
     ada = get_user_model().objects.create_user("ada", is_staff=True)
     ada.user_permissions.add(Permission.objects.get(codename="view_run"))
     client.force_login(ada)
-    assert not Page(client.get(address)).all("a", href=to_lease)
+    assert not Page(client.get(of_run)).all("a", href=to_lease)
     assert not page(client, lease="billing").all("a", href=to_lease)
 
 

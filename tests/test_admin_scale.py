@@ -4,19 +4,19 @@ database says that it has read, never from a clock."""
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth import get_user_model
 from django.db import connection
 from django.urls import reverse
 
 from django_runlease import history, search, situation
-from django_runlease.admin import base, filters, pages, runs
+from django_runlease.admin import base, filters, runs
+from django_runlease.admin import lease as lease_page
 from django_runlease.admin.figures import recent, windows
 from django_runlease.models import RunLease
 from django_runlease.search import Filters
 from django_runlease.statistics import statistics, statistics_of_newest
 
 from .factories import RunFactory, RunLeaseFactory
-from .pages import Page
+from .pages import Page, address
 from .plans import rows_read, work
 from .support import ago
 
@@ -27,12 +27,6 @@ RUNS = reverse("admin:runlease_run_changelist")
 
 JOBS = 5_000
 TICKS = 20_000
-
-
-@pytest.fixture
-def ops(client):
-    client.force_login(get_user_model().objects.create_superuser("ops"))
-    return client
 
 
 def insert(names, *, holder="''", token="NULL", expires="NULL"):
@@ -85,8 +79,8 @@ def less(monkeypatch):
     for module in (base, runs):
         monkeypatch.setattr(module, "MOST", 100)
     monkeypatch.setattr(runs, "AMONG", 1_000)
-    monkeypatch.setattr(pages, "MOST", 100)
-    monkeypatch.setattr(pages, "COUNTED", 500)
+    monkeypatch.setattr(lease_page, "DRAWN", 100)
+    monkeypatch.setattr(lease_page, "COUNTED", 500)
     monkeypatch.setattr(situation, "MOST_TICKS", 500)
     monkeypatch.setattr(filters, "FAILURES", 200)
     monkeypatch.setattr(filters, "HOLDERS", 200)
@@ -121,8 +115,8 @@ def test_a_list_of_runs_reads_no_more_of_them_than_it_looks_through(ops, long, l
 @pytest.mark.parametrize("within", ["1h", "24h", "7d", "30d"])
 def test_the_page_of_a_job_that_ticks_each_second_reads_its_newest_runs(ops, long, less, within):
     ticker = RunLease.objects.get(name="ticker")
-    address = reverse("admin:runlease_runlease_change", args=[ticker.pk])
-    assert rows_read(lambda: ops.get(address, {"within": within}))["runlease_run"] <= 3_000
+    place = address(ticker)
+    assert rows_read(lambda: ops.get(place, {"within": within}))["runlease_run"] <= 3_000
 
 
 @pytest.fixture
@@ -235,22 +229,22 @@ def test_a_search_finds_the_runs_of_a_lease_that_was_removed_by_its_whole_name(o
 
 
 def test_the_page_of_a_lease_says_how_many_runs_its_figures_are_told_from(ops, monkeypatch):
-    monkeypatch.setattr(pages, "COUNTED", 2)
+    monkeypatch.setattr(lease_page, "COUNTED", 2)
     lease = RunLeaseFactory(name="job")
-    address = reverse("admin:runlease_runlease_change", args=[lease.pk])
+    place = address(lease)
     RunFactory(lease_name="job")
     note = "durations and waits are those of the 2 newest"
-    assert note not in Page(ops.get(address)).text
+    assert note not in Page(ops.get(place)).text
     RunFactory(lease_name="job")
-    assert note in Page(ops.get(address)).text
+    assert note in Page(ops.get(place)).text
 
 
 def test_declines_since_the_last_start_are_counted_to_a_thousand(ops, monkeypatch):
     lease = RunLeaseFactory(name="job", held=True)
-    monkeypatch.setattr(pages, "DECLINES", 2)
+    monkeypatch.setattr(lease_page, "DECLINES", 2)
     RunFactory.create_batch(3, lease_name="job", declined=True, started_at=ago(-1))
-    address = reverse("admin:runlease_runlease_change", args=[lease.pk])
-    assert "2 or more" in Page(ops.get(address)).text
+    place = address(lease)
+    assert "2 or more" in Page(ops.get(place)).text
     assert history.declines_since("default", "job", None) == 3
 
 

@@ -10,7 +10,7 @@ from django.core import mail
 from django.core.mail.backends.locmem import EmailBackend
 from django.db import connection, transaction
 
-from django_runlease import claim, incidents, signals, store
+from django_runlease import claim, incidents, signals, silences, store
 from django_runlease.alerts import evaluate
 from django_runlease.exceptions import RunLeaseError
 from django_runlease.models import Alert, Outcome, Run, RunLease
@@ -342,7 +342,7 @@ def test_both_events_are_logged(caplog):
 
 
 def silence(kind="failing", **options):
-    return incidents.silence(NAME, kind, "default", by="ops@web1", **options)
+    return silences.silence(NAME, kind, "default", by="ops@web1", **options)
 
 
 def test_a_silenced_alert_is_neither_counted_nor_told_until_the_silence_ends(told):

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from django.db import IntegrityError, connection
 
-from django_runlease import claim, history, incidents, store
+from django_runlease import history, silences, store
 from django_runlease.clock import Now
 from django_runlease.exceptions import RunLeaseError
 from django_runlease.models import (
@@ -58,7 +58,7 @@ def break_job(**options):
 
 
 def silence(**options):
-    return incidents.silence("job", "failing", "default", **{"by": "ann", **options})
+    return silences.silence("job", "failing", "default", **{"by": "ann", **options})
 
 
 def remove():
@@ -141,19 +141,6 @@ def test_a_break_of_a_free_lease_stands_there_if_it_lifts_something():
         "connections_ended": 0,
         "tick_forgotten": False,
     }
-
-
-@pytest.mark.django_db
-def test_the_wait_for_a_broken_holder_is_given_up_only_at_once():
-    claimed = granted()
-    first = break_job(reason="it hangs")
-    again = break_job(reason="a second look")
-    assert (again.was_held, again.free_at) == (False, first.free_at)
-    assert not claim("job")
-    assert actions() == [("broken", "ann", "it hangs")]
-    break_job(reason="now", at_once=True)
-    assert (detail()["was_held"], detail()["free_at"]) == (False, None)
-    assert granted().generation == claimed.generation + 2
 
 
 @pytest.mark.django_db(transaction=True)

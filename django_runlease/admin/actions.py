@@ -13,10 +13,11 @@ from typing import Any
 
 from django import forms
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import incidents, phrases, store
+from .. import phrases, silences, store
 from ..models import AlertKind
 from ..phrases import Phrase, translated
 from ..terms import spoken
@@ -80,7 +81,7 @@ class BreakForm(ReasonForm):
     def offer_force(self, error: store.Blocked) -> None:
         """The row stayed locked: say by whom, and ask whether to end that."""
         who = words.name(error.blockers.translated()) if error.blockers else ""
-        text = words.fill(_("Its row is locked by {who}."), who=who) if who else translated(error)
+        text = format_html(_("Its row is locked by {who}."), who=who) if who else translated(error)
         self.add_error(None, text)
         self.fields["force"].widget = forms.CheckboxInput()
 
@@ -140,7 +141,7 @@ def _with_reason(text: Phrase, reason: str) -> Phrase:
 def _pause_effects(lease: Any) -> list[object]:
     said: list[object] = [_("No run starts until it is resumed: each tick declines as paused.")]
     if lease.token is not None:
-        said.append(words.fill(_("{} goes on until its run ends."), words.name(lease.holder)))
+        said.append(format_html(_("{} goes on until its run ends."), words.name(lease.holder)))
     return said
 
 
@@ -161,7 +162,7 @@ def _resume_effects(lease: Any) -> list[object]:
             else _("It was paused by {who}.")
         )
         facts = {"who": words.name(lease.paused_by), "reason": words.name(lease.paused_reason)}
-        said.insert(0, words.fill(paused, **facts))
+        said.insert(0, format_html(paused, **facts))
     return said
 
 
@@ -180,12 +181,12 @@ def _break_effects(lease: Any) -> list[object]:
     if lease.expires_epoch > lease.now:
         renewed = words.when(lease.renewed_epoch, lease.now)
         said.append(
-            words.fill(_("{who} holds it now, and renewed it {ago}."), who=holder, ago=renewed)
+            format_html(_("{who} holds it now, and renewed it {ago}."), who=holder, ago=renewed)
         )
         said.append(_("It is told that it lost the lease, and is stopped where that is possible."))
     else:
         expired = words.when(lease.expires_epoch, lease.now)
-        said.append(words.fill(_("{who} held it; it expired {ago}."), who=holder, ago=expired))
+        said.append(format_html(_("{who} held it; it expired {ago}."), who=holder, ago=expired))
     facts = {"old": lease.generation, "new": lease.generation + 1}
     said.append(
         _(
@@ -244,7 +245,7 @@ def _silence_effects(lease: Any) -> list[object]:
 def _silence(order: Order) -> Phrase:
     hours, reason = int(order.given["length"]), order.given["reason"]
     length = timedelta(hours=hours) if hours else None
-    incidents.silence(
+    silences.silence(
         order.lease.name, order.kind, order.alias, by=order.by, reason=reason, length=length
     )
     kind = AlertKind(order.kind).label

@@ -1,4 +1,4 @@
-"""Pieces of the pages that say one thing about a lease each."""
+"""Pieces of the pages that say one thing about a lease, or an alert of it, each."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
 
 from ..card import progress_share
-from ..models import Outcome
-from ..situation import FAILURES
+from ..history import Row
+from ..holder import pid_of
 from . import charts, words
-from .figures import SPARKS, Recent
+from .figures import Recent
 
 WARN_SHARE = 0.8
 """Of ``every``: from here on a run is nearly too long."""
@@ -26,7 +27,9 @@ def cell(heading: Any, parts: Iterable[object]) -> SafeString:
     return format_html('<span class="runlease-heading">{}</span>{}', heading, words.lines(parts))
 
 
-def since(lease: Any) -> Iterator[object]:
+def state_lines(lease: Any) -> Iterator[object]:
+    """What to add to the state in the list: why it is paused, for how long it is held, until when
+    it lasts or waits."""
     if lease.paused and lease.paused_reason:
         yield words.clear(lease.paused_reason)
     if lease.token is not None:
@@ -53,15 +56,36 @@ def alert_badge(alert: Mapping[str, Any]) -> SafeString:
     return words.badge(alert["severity"], label)
 
 
+def alert_since(alert: Mapping[str, Any]) -> SafeString:
+    """Since when an alert is open; or that no check has recorded it."""
+    if alert["opened"] is None:
+        return format_html("{}", _("seen just now, by no check yet"))
+    opened = words.when(alert["opened"], alert["now"])
+    if alert["is_recorded"]:
+        return format_html(_("{opened}, as of the last check"), opened=opened)
+    return opened
+
+
+def told(alert: Row) -> Row:
+    """*alert* with its badge and since when it is open, and with its texts marked as what they are:
+    English if a check has recorded them."""
+    text = '<bdi lang="en">{}</bdi>' if alert["is_recorded"] else "<bdi>{}</bdi>"
+    return {
+        **alert,
+        "badge": alert_badge(alert),
+        "since": alert_since(alert),
+        "message": format_html(text, alert["message"]),
+        "remedy": format_html(text, capfirst(alert["remedy"])),
+    }
+
+
 def process_line(lease: Any) -> list[object]:
-    process = lease.holder_process
-    if not isinstance(process, Mapping) or not isinstance(process.get("pid"), int):
+    """Which process holds it, unless its holder's name says so, as it mostly does."""
+    pid = pid_of(lease.holder_process)
+    if pid is None or lease.holder == f"{lease.host}:{pid}":
         return []
-    # The name of a holder is mostly host:pid.
-    if lease.holder == f"{lease.host}:{process['pid']}":
-        return []
-    facts = {"pid": process["pid"], "host": words.clear(lease.host)}
-    return [words.fill(_("process {pid} on {host}"), **facts)]
+    facts = {"pid": pid, "host": words.clear(lease.host)}
+    return [format_html(_("process {pid} on {host}"), **facts)]
 
 
 def expiry(lease: Any) -> SafeString:
@@ -72,7 +96,7 @@ def expiry(lease: Any) -> SafeString:
         return format_html(_("expired {}"), words.when(lease.expires_epoch, lease.now))
     text = words.age(left)
     if math.isinf(left):
-        return words.fill(_("expires in {}"), text)
+        return format_html(_("expires in {}"), text)
     time = format_html(
         '<span data-runlease-left="{}" data-runlease-units="{}">{}</span>',
         f"{left:.2f}",
@@ -109,11 +133,11 @@ def _number(value: Any) -> str:
 
 def success(found: Recent) -> Iterator[str]:
     if found.success_rate is not None:
-        decided = sum(run.outcome in (Outcome.SUCCEEDED, *FAILURES) for run in found.runs)
+        count = len(found.decided)
         text = ngettext(
-            "%(share)s of %(count)s run succeeded", "%(share)s of %(count)s runs succeeded", decided
+            "%(share)s of %(count)s run succeeded", "%(share)s of %(count)s runs succeeded", count
         )
-        yield text % {"share": words.percent(found.success_rate), "count": decided}
+        yield text % {"share": words.percent(found.success_rate), "count": count}
 
 
 def against_interval(seconds: float, every: float | None) -> Iterator[object]:
@@ -126,23 +150,3 @@ def against_interval(seconds: float, every: float | None) -> Iterator[object]:
     text = _("%(share)s of the %(every)s interval") % facts
     tone = "bad" if share > 1 else "warn" if share >= WARN_SHARE else "good"
     yield format_html("{}{}", text, charts.share_bar(share, label=text, tone=tone, mark=WARN_SHARE))
-
-
-def sparkline(found: Recent) -> SafeString:
-    """The durations of the last runs, and which of them came after declined ticks."""
-    runs = found.runs[-SPARKS:]
-    ticks = [tick for tick in found.declines if tick.start >= runs[0].start]
-    good = sum(run.outcome == Outcome.SUCCEEDED for run in runs)
-    told = [
-        ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)},
-        ngettext("%(count)s succeeded", "%(count)s succeeded", good) % {"count": good},
-    ]
-    if ticks:
-        ticked = ngettext("%(count)s declined tick", "%(count)s declined ticks", len(ticks))
-        told.append(ticked % {"count": len(ticks)})
-    label = words.listed(told)
-    return format_html(
-        '<span title="{}">{}</span>',
-        label,
-        charts.sparkline(runs, ticks, label=label, tones=words.TONES),
-    )

@@ -20,8 +20,9 @@ from ..phrases import translated
 from ..store import Blocked
 from . import words
 from .actions import BREAK, BUTTONS, SILENCE, Action, BreakForm, Order
+from .cells import told
+from .lease import holder_facts
 from .live import live
-from .pages import holder_facts
 
 if TYPE_CHECKING:
     from .leases import RunLeaseAdmin
@@ -126,16 +127,18 @@ def _perform(
         return False
     except ValueError as error:
         problem = format_html('<bdi lang="en">{}</bdi>', str(error))
-        form.add_error(None, words.fill(_("A mistake in the settings: {problem}"), problem=problem))
+        form.add_error(
+            None, format_html(_("A mistake in the settings: {problem}"), problem=problem)
+        )
         return False
     lease_admin.log_change(request, lease, str(said))
     # The admin begins a text, but no markup, with a capital letter: names are to stay as they are.
     done = {"lease": words.name(lease.name), "done": words.name(said.translated())}
-    messages.success(request, words.fill(_("{lease}: {done}"), **done))
+    messages.success(request, format_html(_("{lease}: {done}"), **done))
     return True
 
 
 def _about(alias: str, lease: Any, kind: str) -> list[Any]:
     """The alert that is to be silenced."""
     alerts = live(alias, [lease]).alerts.get(lease.name, []) if kind else []
-    return [alert for alert in alerts if alert["kind"] == kind]
+    return [told(alert) for alert in alerts if alert["kind"] == kind]

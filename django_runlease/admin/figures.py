@@ -114,11 +114,14 @@ class Recent:
         return self.ended[-1] if self.ended else None
 
     @property
+    def decided(self) -> list[Bar]:
+        """Those that succeeded or failed; a run that was terminated did neither."""
+        return [run for run in self.runs if run.outcome in (Outcome.SUCCEEDED, *FAILURES)]
+
+    @property
     def success_rate(self) -> float | None:
-        """Of those that succeeded or failed; a run that was terminated did neither."""
-        successes = sum(run.outcome == Outcome.SUCCEEDED for run in self.runs)
-        decided = successes + sum(run.outcome in FAILURES for run in self.runs)
-        return successes / decided if decided else None
+        successes = sum(run.outcome == Outcome.SUCCEEDED for run in self.decided)
+        return successes / len(self.decided) if self.decided else None
 
     @property
     def p95(self) -> float | None:

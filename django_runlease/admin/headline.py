@@ -26,18 +26,18 @@ def _lines(lease: Any, last: Bar | None) -> Iterator[object]:
         yield _paused(badge, lease)
         if lease.token is not None and lease.expires_epoch > lease.now:
             text = _("Still held by {holder} for {length}")
-            yield words.fill(text, holder=holder, length=_held_for(lease))
+            yield format_html(text, holder=holder, length=_held_for(lease))
     elif lease.view == State.HELD:
         text = _("{state} by {holder} for {length}")
-        yield words.fill(text, state=badge, holder=holder, length=_held_for(lease))
+        yield format_html(text, state=badge, holder=holder, length=_held_for(lease))
     elif lease.view == STALLED:
         late = words.age(lease.now - lease.renewed_epoch)
         text = _("{state} for {length}, held by {holder}")
-        yield words.fill(text, state=badge, length=late, holder=holder)
+        yield format_html(text, state=badge, length=late, holder=holder)
     elif lease.view == State.EXPIRED:
         ago = words.when(lease.expires_epoch, lease.now)
         text = _("{state} {ago}, held by {holder}")
-        yield words.fill(text, state=badge, ago=ago, holder=holder)
+        yield format_html(text, state=badge, ago=ago, holder=holder)
     else:
         yield badge
     yield from _last(lease, last)
@@ -56,17 +56,17 @@ def _paused(badge: SafeString, lease: Any) -> SafeString:
     if not lease.paused_by:
         return badge
     if not lease.paused_reason:
-        return words.fill(_("{state} by {who}"), **facts)
-    return words.fill(_("{state} by {who}: {why}"), **facts)
+        return format_html(_("{state} by {who}"), **facts)
+    return format_html(_("{state} by {who}: {why}"), **facts)
 
 
 def _last(lease: Any, last: Bar | None) -> Iterator[SafeString]:
     if last is not None:
         ended = words.when(last.end, lease.now)
         facts = {"outcome": words.outcome(last.outcome), "ago": ended}
-        yield words.fill(_("Last run: {outcome} {ago}"), **facts)
+        yield format_html(_("Last run: {outcome} {ago}"), **facts)
     elif lease.token is None:
-        yield words.fill(_("The history has no run of it. To start one: {}"), command(lease.name))
+        yield format_html(_("The history has no run of it. To start one: {}"), command(lease.name))
 
 
 def command(name: str) -> SafeString:

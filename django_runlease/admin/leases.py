@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..models import RunLease
-from . import overview, words
+from . import overview, pictures, words
 from .actions import SILENCE
 from .base import Bounded, BoundedList, ReadOnly
 from .cells import (
@@ -28,15 +28,14 @@ from .cells import (
     cell,
     process_line,
     progress,
-    since,
-    sparkline,
+    state_lines,
     success,
 )
 from .confirming import buttons, url, urls
 from .figures import recent, with_view
 from .filters import AlertsFilter, HostFilter, LastOutcomeFilter, ViewFilter
+from .lease import lease_context
 from .live import live
-from .pages import lease_context
 
 
 class Leases(BoundedList):
@@ -84,7 +83,7 @@ class RunLeaseAdmin(ReadOnly):
     @admin.display(description=gettext_lazy("state"))
     def state(self, lease: Any) -> SafeString:
         alerts = [alert_line(alert) for alert in lease.alerts]
-        return cell("", [words.view(lease.view), *since(lease), *alerts])
+        return cell("", [words.view(lease.view), *state_lines(lease), *alerts])
 
     @admin.display(description=gettext_lazy("holder"), ordering="holder")
     def holder_(self, lease: Any) -> SafeString:
@@ -111,7 +110,7 @@ class RunLeaseAdmin(ReadOnly):
         found = lease.recent
         if not found.runs:
             return words.nothing()
-        lines: list[object] = [sparkline(found), *success(found)]
+        lines: list[object] = [pictures.sparkline(found), *success(found)]
         if found.p95 is not None:
             lines += against_interval(found.p95, lease.every_seconds)
         return cell(gettext_lazy("Recent runs"), lines)

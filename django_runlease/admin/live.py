@@ -106,6 +106,7 @@ def _silences(alias: str, findings: Sequence[Finding]) -> dict[_Key, Row]:
         return {}
     table = connections[alias].ops.quote_name(Alert._meta.db_table)
     names, kinds = zip(*map(_key, findings), strict=True)
+    # Not from outside: it is the text above.
     last = RawSQL(_LAST.format(alert=table), [list(names), list(kinds)])  # noqa: S611
     rows = alert_rows(Alert.objects.using(alias).filter(pk__in=last))
     return {(row["lease_name"], row["kind"]): {**row, "opened": None} for row in rows}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -44,22 +45,21 @@ def _detail(kind: str, detail: Mapping[str, Any], at: float | None) -> Iterator[
         yield from _break(detail, at)
     if "alert" in detail:
         alert, until = words.kind(detail["alert"]), words.at(_epoch(detail.get("until")))
-        yield words.fill(_("{alert} until {when}"), alert=alert, when=until) if until else alert
+        yield format_html(_("{alert} until {when}"), alert=alert, when=until) if until else alert
     if kind == ActionKind.REMOVED:
         yield _("at generation %(number)s") % {"number": detail.get("generation")}
 
 
 def _break(detail: Mapping[str, Any], at: float | None) -> Iterator[object]:
     if not detail.get("was_held"):
-        waits = detail.get("free_at") is not None
-        yield _("nobody held it") if waits else _("nobody held it; its minimum hold was lifted")
+        yield _("nobody held it; the next run could start at once")
     else:
         held = _("{who} held it, in generation {number}")
         who = words.name(detail.get("holder"))
-        yield words.fill(held, who=who, number=detail.get("generation"))
+        yield format_html(held, who=who, number=detail.get("generation"))
         free_at = _epoch(detail.get("free_at"))
         if free_at is not None and at is not None and free_at > at:
-            yield words.fill(_("the next run had to wait until {}"), words.at(free_at))
+            yield format_html(_("the next run had to wait until {}"), words.at(free_at))
         else:
             yield _("the next run could start at once")
     if ended := detail.get("connections_ended"):

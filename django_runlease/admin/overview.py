@@ -18,10 +18,10 @@ from ..history import Row
 from ..models import Outcome, RunLease
 from . import charts, pictures, words
 from .base import MOST, Bounded
-from .cells import alert_badge
+from .cells import told
 from .figures import Window, loud_alerts, windows, worst_first
 from .live import Live, live
-from .periods import PERIODS, chosen
+from .periods import PERIODS, choices, chosen
 
 if TYPE_CHECKING:
     from .leases import RunLeaseAdmin
@@ -76,7 +76,7 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
         "is_cut": page.paginator.count >= MOST,
         "most": MOST,
         "period": period,
-        "periods": [(key, label) for key, (_length, label) in PERIODS.items()],
+        "periods": choices(),
         "axis": charts.axis(words.scale(now - length.total_seconds(), now)),
         "counted": COUNTED,
         "lanes": [
@@ -127,10 +127,6 @@ def _alerts(lease_admin: RunLeaseAdmin, shown: list[Any], current: Live) -> list
     names = {alert["lease_name"] for alert in others}
     more = RunLease.objects.using(alias).filter(name__in=names)
     keys.update(more.values_list("name", "pk"))
-    for alert in alerts:
-        key = keys.get(alert["lease_name"])
-        # The lease may have been removed.
-        alert["url"] = "" if key is None else lease_admin.link("runlease_change", key)
-        alert["badge"] = alert_badge(alert)
-        alert["since"] = words.since(alert)
-    return alerts
+    # A lease may have been removed.
+    urls = {name: lease_admin.link("runlease_change", key) for name, key in keys.items()}
+    return [{**told(alert), "url": urls.get(alert["lease_name"], "")} for alert in alerts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
@@ -14,6 +15,11 @@ PERIODS = {
     "30d": (timedelta(days=30), _("30 days")),
 }
 DEFAULT = "24h"
+
+
+def choices() -> list[tuple[str, Any]]:
+    """The key and the label of each."""
+    return [(key, label) for key, (_length, label) in PERIODS.items()]
 
 
 def chosen(request: HttpRequest) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -11,7 +12,7 @@ from django.utils.translation import ngettext
 from ..history import Row
 from ..models import Outcome
 from . import charts, words
-from .figures import Bar, Pause, Window
+from .figures import SPARKS, Bar, Pause, Recent, Window
 
 PIXEL = 1 / 1_000
 """Of the width of a timeline."""
@@ -30,6 +31,15 @@ def timeline(window: Window, scale: charts.Scale, *, key: str, title: str) -> Sa
         says=summary(window),
         drawn_since=window.drawn_since,
     )
+
+
+def sparkline(found: Recent) -> SafeString:
+    """The durations of the last runs, and which of them came after declined ticks."""
+    runs = found.runs[-SPARKS:]
+    ticks = tuple(tick for tick in found.declines if tick.start >= runs[0].start)
+    label = summary(Window(runs=runs, ticks=ticks))
+    picture = charts.sparkline(runs, ticks, label=label, tones=words.TONES)
+    return format_html('<span title="{}">{}</span>', label, picture)
 
 
 def summary(window: Window) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -30,7 +31,7 @@ def run_context(run: Any) -> dict[str, Any]:
 
 def _headline(run: Any) -> SafeString:
     badge, why = words.outcome(run.outcome), words.reason(run.reason, run.outcome)
-    return words.fill("{}: {}", badge, words.name(why)) if why else badge
+    return format_html("{}: {}", badge, words.name(why)) if why else badge
 
 
 def _times(run: Any) -> _Facts:

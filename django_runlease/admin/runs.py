@@ -30,7 +30,7 @@ from .base import MOST, Bounded, BoundedList, ReadOnly
 from .cells import cell
 from .figures import without_instants
 from .links import lease_url, runs_of
-from .periods import PERIODS
+from .periods import PERIODS, choices
 from .run import run_context
 
 NAMES = 50
@@ -60,7 +60,7 @@ class PeriodFilter(Choice):
     parameter_name = "within"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
-        return [(key, label) for key, (_length, label) in PERIODS.items()]
+        return choices()
 
 
 class LeaseFilter(Choice):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from ..history import Row
@@ -41,7 +42,7 @@ def _row(link: Callable[[int], str], bar: Bar) -> dict[str, Any]:
     declined = bar.outcome == Outcome.DECLINED
     why = [words.clear(text) for text in [words.reason(bar.reason, bar.outcome)] if text]
     if bar.took_over_from:
-        why.append(words.fill(_("took over from {}"), words.clear(bar.took_over_from)))
+        why.append(format_html(_("took over from {}"), words.clear(bar.took_over_from)))
     return {
         "url": link(bar.pk),
         "outcome": words.outcome(bar.outcome),

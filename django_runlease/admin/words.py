@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
@@ -165,16 +164,6 @@ def when(epoch: float | None, now: float) -> SafeString:
     return _time(epoch, ago(now - epoch), exact(epoch))
 
 
-def since(alert: Mapping[str, Any]) -> SafeString:
-    """Since when an alert is open; or that no check has recorded it."""
-    if alert["opened"] is None:
-        return format_html("{}", _("seen just now, by no check yet"))
-    opened = when(alert["opened"], alert["now"])
-    if alert["is_recorded"]:
-        return fill(_("{opened}, as of the last check"), opened=opened)
-    return opened
-
-
 def at(epoch: float | None) -> SafeString:
     """The exact instant."""
     return SafeString("") if epoch is None else _time(epoch, exact(epoch), "")
@@ -201,11 +190,6 @@ def percent(share: float | None) -> str:
 def name(text: object) -> SafeString:
     """A name from elsewhere, whatever its direction of writing."""
     return format_html('<bdi class="runlease-name">{}</bdi>', text)
-
-
-def fill(text: str, *parts: object, **named: object) -> SafeString:
-    """A translated *text* with its ``{}`` and ``{names}`` filled in."""
-    return format_html(text, *parts, **named)
 
 
 def clear(text: object) -> SafeString:
@@ -239,8 +223,3 @@ def scale(since: float, until: float) -> Scale:
         (at, formats.date_format(local(instant), shape)) for at in instants if (instant := utc(at))
     ]
     return Scale(since=since, until=until, ticks=ticks)
-
-
-def _label(epoch: float, shape: str) -> str:
-    instant = utc(epoch)
-    return "" if instant is None else str(formats.date_format(local(instant), shape))

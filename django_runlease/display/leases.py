@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..history import Row
+from ..holder import group_of, pid_of
 from ..models import Severity, State
 from ..terms import short
 from ..text import printable
@@ -80,23 +81,23 @@ def _holder(lease: Row) -> Iterator[tuple[str, Cell]]:
     yield "Holder", Cell(printable(lease["holder"]))
     yield "Host", Cell(printable(lease["host"]))
     yield "Process", _process(lease)
-    process = lease["holder_process"]
-    if isinstance(process, Mapping) and isinstance(process.get("group"), int):
-        yield "Program", Cell(f"process group {process['group']}")
+    group = group_of(lease["holder_process"])
+    if group is not None:
+        yield "Program", Cell(f"process group {group}")
     if lease["renewed_ago"] is not None:
         by = "" if lease["heartbeat"] else ", by hand: it has no heartbeat"
         yield "Heartbeat", Cell(f"renewed {age(lease['renewed_ago'])} ago{by}")
 
 
 def _process(lease: Row) -> Cell:
-    process = lease["holder_process"]
-    if not isinstance(process, Mapping) or not isinstance(process.get("pid"), int):
+    pid = pid_of(lease["holder_process"])
+    if pid is None:
         return Cell("")
     if lease["process_gone"]:
-        return Cell(f"{process['pid']}, which is gone", "ERROR")
+        return Cell(f"{pid}, which is gone", "ERROR")
     started = lease["process_age"]
     since = "" if started is None else f", started {age(started)} ago"
-    return Cell(f"{process['pid']}{since}")
+    return Cell(f"{pid}{since}")
 
 
 def _progress(lease: Row) -> Iterator[tuple[str, Cell]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..history import Row
+from ..holder import group_of
 from ..store import Broken
 from ..text import printable
 from .leases import held_for
@@ -26,14 +27,19 @@ def before_break(lease: Row, *, at_once: bool) -> str:
     name, expires_in = printable(lease["name"]), lease["expires_in"]
     if expires_in is None:
         text = f"{name} is free. A break only lifts its minimum hold."
-        if lease["due_in"] is not None and not at_once:
-            text += " If it waits for a holder that was broken, it goes on waiting without --now."
+        if lease["due_in"] is not None:
+            text += (
+                " If it was broken, the next claim waits for its last holder, which may still be "
+                f"running; after another break it comes up to {age(lease['due_in'])} earlier, "
+                "beside it."
+            )
         return text + _still_paused(lease)
     since = f"held by {printable(lease['holder'])} since {moment(lease['claimed_at'])}"
     if expires_in <= 0:
         what = f"{name} was {since} and expired {age(expires_in)} ago."
         when = "The next claim may come at once, with or without a break."
-        if group := printable(str((lease["holder_process"] or {}).get("group", ""))):
+        group = group_of(lease["holder_process"])
+        if group is not None:
             when = f"Without a break, claims on its host wait for process group {group} to end."
     elif at_once:
         what = f"{name} is {since} ({held_for(lease)})."
@@ -47,13 +53,7 @@ def before_break(lease: Row, *, at_once: bool) -> str:
 def after_break(lease: Row, broken: Broken, *, at_once: bool, tick_forgotten: bool) -> str:
     """What a break did; *lease* is how it left the lease."""
     name = printable(lease["name"])
-    if not broken.was_held and broken.free_at is not None:
-        text = (
-            f"{name}: it was broken before, and its holder may still be running.\n"
-            f"The next claim may come in {age(lease['due_in'])}, at {moment(lease['not_before'])}; "
-            "with --now at once."
-        )
-    elif not broken.was_held:
+    if not broken.was_held:
         text = f"{name}: it was free, so only its minimum hold was lifted."
     else:
         when = "at once, since the lease had expired."

@@ -1,23 +1,10 @@
 """The rows. Only ``store`` changes a lease; everything here reads."""
 
-from .leases import (
-    UNSUCCESSFUL,
-    Alert,
-    AlertKind,
-    Effect,
-    EffectState,
-    FenceMark,
-    Measure,
-    Outcome,
-    Run,
-    RunLease,
-    RunLeaseQuerySet,
-    Severity,
-    State,
-    Tally,
-    TallyMark,
-)
+from .alerts import Alert, AlertKind, Severity
+from .effects import Effect, EffectState
+from .leases import UNSUCCESSFUL, FenceMark, Outcome, Run, RunLease, RunLeaseQuerySet, State
 from .operators import ActionKind, OperatorAction
+from .tallies import Measure, Tally, TallyMark
 
 __all__ = [
     "UNSUCCESSFUL",

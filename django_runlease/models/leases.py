@@ -1,4 +1,4 @@
-"""The lease, its history, and what is kept to watch over it."""
+"""The lease, its history, and the marks of its fences in other databases."""
 
 from __future__ import annotations
 
@@ -183,12 +183,7 @@ class Run(models.Model):
             models.Index(
                 fields=["lease_name", "outcome", "started_at"],
                 name="runlease_run_others",
-                condition=Q(
-                    outcome__in=[
-                        *("abandoned", "declined", "failed", "lost"),
-                        *("stalled", "terminated", "timed_out"),
-                    ]
-                ),
+                condition=Q(outcome__in=sorted(["declined", *UNSUCCESSFUL])),
             ),
             # What did not succeed of late, whichever job it was. Successes and declined ticks write
             # none. For one lease the planner would take it, too, and walk through all failures;
@@ -204,139 +199,6 @@ class Run(models.Model):
         return f"{self.lease_name} {self.started_at:%Y-%m-%d %H:%M:%S}"
 
 
-class Measure(models.TextChoices):
-    """What a :class:`Tally` adds up."""
-
-    DURATION = "duration", _("duration")
-    WAITED = "waited", _("waited")
-    LAG = "lag", _("lag")
-    TAKEOVER = "takeover", _("takeover")
-    GENERATION = "generation", _("generation")
-
-
-class Tally(models.Model):
-    """What Runs of one kind come to, so that counters never fall when the history is pruned, and
-    nobody reads all of it to count; and the generation of a lease that was removed, so that it
-    never falls either."""
-
-    lease_name = models.CharField(_("lease"), max_length=NAME_LENGTH)
-    measure = models.CharField(_("measure"), max_length=20, choices=Measure.choices)
-    outcome = models.CharField(_("outcome"), max_length=20, choices=Outcome.choices, blank=True)
-    reason = models.CharField(_("reason"), max_length=20, blank=True, default="")
-    count = models.PositiveBigIntegerField(_("count"))
-    seconds = models.DecimalField(_("seconds"), max_digits=30, decimal_places=6)
-    # How many fall into each of tallies.BUCKETS, and the last beyond them; not cumulative.
-    buckets: models.JSONField[Any] = models.JSONField(_("buckets"))
-
-    class Meta:
-        verbose_name = _("tally")
-        verbose_name_plural = _("tallies")
-        constraints = [
-            models.UniqueConstraint(
-                fields=["lease_name", "measure", "outcome", "reason"], name="runlease_tally_once"
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.lease_name} {self.measure} {self.outcome} {self.reason}".rstrip()
-
-
-class TallyMark(models.Model):
-    """How much of the history the tallies have counted. There is one row."""
-
-    ONLY = 1
-    """Its primary key."""
-
-    up_to = models.PositiveBigIntegerField(
-        _("up to"), default=0, help_text=_("Primary key of the last run that was looked at.")
-    )
-    # Those up to there that had not ended, and so were not counted.
-    still_open: models.JSONField[Any] = models.JSONField(_("still open"), default=list)
-
-    class Meta:
-        verbose_name = _("tally mark")
-        verbose_name_plural = _("tally marks")
-
-    def __str__(self) -> str:
-        return str(self.up_to)
-
-    def has_counted(self, run_id: int) -> bool:
-        return run_id <= self.up_to and run_id not in self.still_open
-
-
-class AlertKind(models.TextChoices):
-    """What may be wrong with a job; ``alerts`` has the rules."""
-
-    OVERRUN = "overrun", _("overrun")
-    CONTENTION = "contention", _("contention")
-    STARVED = "starved", _("starved")
-    OVERDUE = "overdue", _("overdue")
-    FAILING = "failing", _("failing")
-    STUCK = "stuck", _("stuck")
-    GHOST = "ghost", _("ghost")
-    LOST = "lost", _("lost")
-    UNCERTAIN = "uncertain", _("uncertain effects")
-
-
-class Severity(models.TextChoices):
-    """How soon somebody has to act."""
-
-    WARNING = "warning", _("warning")
-    CRITICAL = "critical", _("critical")
-
-
-class AlertQuerySet(models.QuerySet["Alert"]):
-    def open(self) -> AlertQuerySet:
-        return self.filter(resolved_at=None)
-
-
-class Alert(models.Model):
-    """One incident: opened when its rule first applied, resolved when it no longer did."""
-
-    kind = models.CharField(_("kind"), max_length=20, choices=AlertKind.choices)
-    lease_name = models.CharField(_("lease"), max_length=NAME_LENGTH)
-    severity = models.CharField(_("severity"), max_length=20, choices=Severity.choices)
-    message = models.TextField(_("message"))
-    remedy = models.TextField(_("remedy"))
-    opened_at = models.DateTimeField(_("opened at"))
-    resolved_at = models.DateTimeField(_("resolved at"), null=True)
-    silenced_until = models.DateTimeField(_("silenced until"), null=True)
-    silenced_by = models.TextField(_("silenced by"), blank=True, default="", db_default="")
-    notified_at = models.DateTimeField(_("notified at"), null=True)
-    recovery_notified_at = models.DateTimeField(_("recovery notified at"), null=True)
-
-    objects: ClassVar[models.Manager[Alert]] = AlertQuerySet.as_manager()
-
-    class Meta:
-        verbose_name = _("alert")
-        verbose_name_plural = _("alerts")
-        permissions = [("silence_alert", _("Can silence an alert"))]
-        constraints = [
-            # Of two checks at once, one opens the incident.
-            models.UniqueConstraint(
-                fields=["lease_name", "kind"],
-                name="runlease_alert_open_once",
-                condition=Q(resolved_at__isnull=True),
-            )
-        ]
-        indexes = [
-            models.Index(fields=["lease_name", "opened_at"], name="runlease_alert_history"),
-            # The recoveries that nobody was told of yet, among any number of incidents.
-            models.Index(
-                fields=["lease_name", "resolved_at"],
-                name="runlease_alert_untold",
-                condition=Q(
-                    resolved_at__isnull=False,
-                    notified_at__isnull=False,
-                    recovery_notified_at__isnull=True,
-                ),
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.lease_name} {self.kind}"
-
-
 class FenceMark(models.Model):
     """In a database that is not the lease's: the newest claim that has fenced there."""
 
@@ -350,48 +212,3 @@ class FenceMark(models.Model):
 
     def __str__(self) -> str:
         return f"{self.lease_name} {self.generation}"
-
-
-class EffectState(models.TextChoices):
-    """What is known of an external action."""
-
-    STARTED = "started", _("started")
-    CONFIRMED = "confirmed", _("confirmed")
-    FAILED = "failed", _("failed")
-
-
-class Effect(models.Model):
-    """An external action, written down before it is done and confirmed after it."""
-
-    lease_name = models.CharField(_("lease"), max_length=NAME_LENGTH)
-    kind = models.CharField(_("kind"), max_length=100)
-    # As JSON, so that 1 is not "1".
-    key = models.TextField(_("key"))
-    idempotency_key = models.UUIDField(_("idempotency key"), unique=True)
-    state = models.CharField(_("state"), max_length=20, choices=EffectState.choices)
-    generation = models.PositiveBigIntegerField(_("generation"))
-    attempts = models.PositiveIntegerField(_("attempts"), default=0)
-    result: models.JSONField[Any] = models.JSONField(_("result"), null=True)
-    reason = models.TextField(_("reason"), blank=True, default="")
-    started_at = models.DateTimeField(_("started at"))
-    finished_at = models.DateTimeField(_("finished at"), null=True)
-
-    class Meta:
-        verbose_name = _("external effect")
-        verbose_name_plural = _("external effects")
-        constraints = [
-            models.UniqueConstraint(
-                fields=["lease_name", "kind", "key"], name="runlease_effect_once"
-            )
-        ]
-        indexes = [
-            # What a person has to look at, among any number that are confirmed.
-            models.Index(
-                fields=["lease_name", "started_at"],
-                name="runlease_effect_open",
-                condition=Q(state="started"),
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.lease_name} {self.kind} {self.key}"

@@ -58,7 +58,7 @@ class Broken:
     """What a break found and did."""
 
     was_held: bool
-    """Whether anybody held it; if not, only its minimum hold was lifted, if that."""
+    """Whether anybody held it; if not, only what the next claim waits for was lifted."""
     holder: str
     free_at: float | None
     """When the next claim may come, in epoch seconds; None for at once."""
@@ -79,9 +79,9 @@ def break_lease(
     """Take the lease away from its holder, on behalf of *by*, and say why in its Run.
 
     The next claim has to wait until the broken lease would have expired, when its holder has
-    stopped; *at_once* gives up that safety, also that of an earlier break. *force* ends the
-    database connections that keep the row locked, such as a frozen holder's. *forget_tick* lets
-    the last tick run again. With *generation*, only that claim is broken.
+    stopped; *at_once* gives up that safety, as does a break of a lease that nobody holds. *force*
+    ends the database connections that keep the row locked, such as a frozen holder's.
+    *forget_tick* lets the last tick run again. With *generation*, only that claim is broken.
 
     Raises ValueError for a reason of over 500 characters, Blocked if the row stays locked for two
     seconds or another generation holds it, RunLeaseError for an unknown name.
@@ -103,7 +103,7 @@ def break_lease(
     if broken.was_held:
         facts = {"lease": name, "by": by, "holder": broken.holder, "reason": reason}
         text = "%s: broken by %s%s; it was held by %s"
-        log.warning("lease_broken", text, name, by, _why(reason), broken.holder, **facts)
+        log.warning("lease_broken", text, name, by, log.because(reason), broken.holder, **facts)
     tell_closed(broken.closed, alias)
     return broken
 
@@ -133,7 +133,7 @@ def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
 
     if unless_blocked(name, alias, work):
         facts = {"lease": name, "by": by, "reason": reason}
-        log.info("lease_paused", "%s: paused by %s%s", name, by, _why(reason), **facts)
+        log.info("lease_paused", "%s: paused by %s%s", name, by, log.because(reason), **facts)
 
 
 def resume(name: str, alias: str, *, by: str, reason: str = "") -> bool:
@@ -152,7 +152,7 @@ def resume(name: str, alias: str, *, by: str, reason: str = "") -> bool:
     was_paused = unless_blocked(name, alias, work)
     if was_paused:
         facts = {"lease": name, "by": by, "reason": reason}
-        log.info("lease_resumed", "%s: resumed by %s%s", name, by, _why(reason), **facts)
+        log.info("lease_resumed", "%s: resumed by %s%s", name, by, log.because(reason), **facts)
     return was_paused
 
 
@@ -163,10 +163,6 @@ def _noted(changed: int, kind: ActionKind, name: str, alias: str, by: str, reaso
     elif not RunLease.objects.using(alias).filter(name=name).exists():
         raise _unknown(name)
     return bool(changed)
-
-
-def _why(reason: str) -> str:
-    return f" ({reason})" if reason else ""
 
 
 def remove(name: str, alias: str, *, by: str, unclaimed_for: timedelta) -> int:
@@ -259,11 +255,9 @@ def _break(name: str, alias: str, order: _BreakOrder) -> Broken:
     read = lease.annotate(
         now=Epoch(Now()),
         taken=true_or_false(Q(token__isnull=False)),
-        after_break=true_or_false(AFTER_BREAK),
         **{key: Epoch(of) for key, of in instants.items()},
     )
-    facts = "taken", "after_break", "holder", "generation", "now"
-    found = read.values(*facts, *instants).get()
+    found = read.values("taken", "holder", "generation", "now", *instants).get()
     if order.generation not in (None, found["generation"]):
         raise Blocked(
             _(
@@ -277,9 +271,8 @@ def _break(name: str, alias: str, order: _BreakOrder) -> Broken:
     if found["taken"]:
         broken = _broken(name, alias, lease, found, order, values)
     else:
-        waits = found["after_break"] and not order.at_once
-        lease.update(not_before=F("not_before") if waits else None, **values)
-        broken = Broken(was_held=False, holder="", free_at=found["due"] if waits else None)
+        lease.update(not_before=None, **values)
+        broken = Broken(was_held=False, holder="", free_at=None)
     _note_break(name, alias, order, found, broken)
     return broken
 
@@ -315,9 +308,8 @@ def _note_break(
 ) -> None:
     """Of a free lease only if something was lifted."""
     was_due_later = found["due"] is not None and found["due"] > found["now"]
-    lifted = was_due_later and broken.free_at is None
     tick_forgotten = order.forget_tick and found["tick"] is not None
-    if broken.was_held or lifted or tick_forgotten:
+    if broken.was_held or was_due_later or tick_forgotten:
         note_action(
             ActionKind.BROKEN,
             name,

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from django_runlease import incidents, store
+from django_runlease import incidents, silences, store
 from django_runlease.holder import Holder
 from django_runlease.models import Alert, Effect, OperatorAction, Outcome, Run, RunLease
 from django_runlease.store import Claimed, Closing, Refusal
@@ -119,7 +119,7 @@ def build(days: float = 0.5) -> None:
     incidents.check("default")
     Alert.objects.update(opened_at=ago(12 * MINUTE))
     Alert.objects.filter(kind="contention").update(opened_at=ago(80))
-    incidents.silence("import_rates", "stuck", "default", by="grace", length=timedelta(hours=4))
+    silences.silence("import_rates", "stuck", "default", by="grace", length=timedelta(hours=4))
 
 
 def wave(n: int, low: float, high: float) -> float:

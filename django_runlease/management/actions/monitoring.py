@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 from django.core.management.color import Style
 
-from ... import display, incidents, store
+from ... import display, incidents, silences, store
 from ...history import Row
 from ...models import Severity
 from ...terms import named_duration
@@ -58,7 +58,7 @@ def silence(
     reason: str,
     **_: Any,
 ) -> None:
-    alert = incidents.silence(
+    alert = silences.silence(
         name,
         kind,
         alias,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,18 +13,19 @@ from django.utils.translation import gettext as _
 from .. import card, history
 from ..clock import utc
 from ..history import Row
+from ..holder import group_of, pid_of
 from ..statistics import statistics_of_newest
 from . import pictures, words
 from .base import ReadOnly
-from .cells import alert_badge, expiry, progress
+from .cells import expiry, progress, told
 from .figures import newest, resolved_alerts, windows
 from .headline import headline
 from .links import run_links, runs_of, sees_runs
 from .operators import actions
-from .periods import PERIODS, chosen
+from .periods import PERIODS, choices, chosen
 from .tables import oddities, outcomes, rows, rows_of
 
-MOST = 1_000
+DRAWN = 1_000
 """How many runs, and how many declined ticks, are drawn at most."""
 
 NEWEST = 10
@@ -55,22 +56,20 @@ def lease_context(
     now = lease.now
     since = utc(now - length.total_seconds())
     link = run_links(site, request)
-    window = windows(alias, [lease.name], length, MOST)[lease.name]
+    window = windows(alias, [lease.name], length, DRAWN)[lease.name]
     found = statistics_of_newest(alias, lease.name, COUNTED, since=since)
     last = newest(alias, lease.name, NEWEST)
     known = _known(lease)
     scale = words.scale(now - length.total_seconds(), now)
     uncertain = _uncertain(lease.name, alias)
     return {
-        "lease": lease,
         "headline": headline(lease, next((run for run in last if not run.goes_on), None)),
         "alerts": [_alert(alert) for alert in alerts],
         **_resolved(lease, length),
         "facts": list(_holder(lease, known)),
         "job": list(_job(lease)),
         "period": period,
-        "periods": [(key, label) for key, (_length, label) in PERIODS.items()],
-        "summary": pictures.summary(window),
+        "periods": choices(),
         "timeline": pictures.timeline(
             window, scale, key="timeline", title=_("What happened, from left to right")
         ),
@@ -82,7 +81,7 @@ def lease_context(
         "rows": rows_of(link, window, TABLE),
         "newest": rows(link, last),
         "window": window,
-        "most": MOST,
+        "most": DRAWN,
         "table_length": TABLE,
         "uncertain": uncertain[:EFFECTS],
         "uncertain_count": len(uncertain),
@@ -127,10 +126,10 @@ def _holder(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
 
 
 def _process(known: Row) -> Iterator[tuple[str, object]]:
-    process = known["holder_process"]
-    if not isinstance(process, Mapping) or not isinstance(process.get("pid"), int):
+    pid, group = pid_of(known["holder_process"]), group_of(known["holder_process"])
+    if pid is None:
         return
-    text = str(process["pid"])
+    text = str(pid)
     if known["process_gone"]:
         yield _("Process"), words.badge("lost", _("%(pid)s, which is gone") % {"pid": text})
         return
@@ -138,22 +137,22 @@ def _process(known: Row) -> Iterator[tuple[str, object]]:
         facts = {"pid": text, "length": words.age(known["process_age"])}
         text = _("%(pid)s, started %(length)s ago") % facts
     yield _("Process"), text
-    if isinstance(process.get("group"), int):
-        yield _("Runs"), _("a program, process group %(group)s") % {"group": process["group"]}
-    else:
+    if group is None:
         yield _("Runs"), _("a function or command in that process")
+    else:
+        yield _("Runs"), _("a program, process group %(group)s") % {"group": group}
 
 
 def _job(lease: Any) -> Iterator[tuple[str, object]]:
     if lease.paused:
         yield _("Paused by"), words.name(lease.paused_by)
         if lease.paused_reason:
-            yield _("Reason"), words.name(lease.paused_reason)
+            yield _("Why"), words.name(lease.paused_reason)
     if lease.token is None:
         yield _("Generation"), lease.generation
     for label, seconds in (
         (_("Interval"), lease.every_seconds),
-        (_("Lasts without renewal"), lease.ttl_seconds),
+        (_("Expires without renewal after"), lease.ttl_seconds),
     ):
         yield label, words.length(seconds) if seconds is not None else words.nothing()
     if lease.due is not None and lease.due > lease.now:
@@ -165,8 +164,8 @@ def _job(lease: Any) -> Iterator[tuple[str, object]]:
     since = history.iso(lease.claimed_epoch)
     declined = history.declines_since(lease._state.db, lease.name, since, DECLINES)
     if declined:
-        more = _("%(count)s or more") % {"count": declined}
-        yield _("Declined since the last start"), more if declined == DECLINES else declined
+        count = words.at_least(declined, cut=declined == DECLINES)
+        yield _("Declined since the last start"), count
 
 
 def _both(epoch: float, now: float) -> object:
@@ -194,9 +193,8 @@ def _alert(alert: Row) -> Row:
     if alert["silenced"]:
         until = words.at(alert["silent"])
         by = words.name(alert["silenced_by"])
-        silence = words.fill(_("silenced until {until} by {by}"), until=until, by=by)
-    since = words.since(alert)
-    return {**alert, "badge": alert_badge(alert), "since": since, "silence": silence}
+        silence = format_html(_("silenced until {until} by {by}"), until=until, by=by)
+    return {**told(alert), "silence": silence}
 
 
 def _resolved(lease: Any, length: timedelta) -> dict[str, Any]:
