@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any, TypeGuard
 
-from . import clock, history
+from . import history
 from .history import Row
-from .holder import is_dead, this_process
+from .holder import age, is_dead, this_process
 from .models import Outcome, State
 from .search import Filters
 from .statistics import statistics
@@ -26,7 +25,7 @@ _DECLINES = Filters(outcomes=(Outcome.DECLINED.value,))
 def card(lease: Row, alias: str) -> Row:
     """*lease*, as ``history.lease`` gives it, with what else is known of it. In lengths of seconds:
 
-    ``process_age``, since the holder's process started, known on the kernel where it runs;
+    ``process_age``, since the holder's process started;
     ``process_gone``, whether that process and its program's group are seen to be gone, which is
     judged on its own host only; ``progress_share``, from 0 to 1; ``estimated_left``, until all is
     done if it goes on as it did on average; open ``alerts``; ``uncertain_effects``, how many;
@@ -54,23 +53,24 @@ def with_holder(lease: Row) -> Row:
     share = progress_share(lease["progress"])
     return {
         **lease,
-        "process_age": process_age(lease["holder_process"]),
+        "process_age": process_age(lease),
         "process_gone": is_dead(lease["host"], lease["holder_process"]),
         "progress_share": share,
         "estimated_left": _estimated_left(lease, share),
     }
 
 
-def process_age(process: Any) -> float | None:
-    """Seconds since the process that a claim wrote down started; None unless it is of the kernel
-    that this process runs on, and its start is known."""
-    if not isinstance(process, dict) or not process.get("boot_id"):
+def process_age(lease: Row) -> float | None:
+    """Seconds since the process that holds *lease* started: seen on the kernel where it runs, else
+    reckoned from what its claim wrote down; None where neither can be."""
+    process, held = lease["holder_process"], lease["held_for"]
+    if not isinstance(process, dict):
         return None
-    own, start = this_process().process, process.get("start")
-    if process["boot_id"] != own["boot_id"] or not isinstance(start, int):
-        return None
-    age = clock.local() - start / os.sysconf("SC_CLK_TCK")
-    return round(age, 2) if age >= 0 else None
+    boot_id = process.get("boot_id")
+    if boot_id and boot_id == this_process().process["boot_id"]:
+        return age(process)
+    at_claim = process.get("age")
+    return round(at_claim + held, 2) if _is_number(at_claim) and held is not None else None
 
 
 def progress_share(progress: Any) -> float | None:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from . import clock
 from .text import storable
 
 PROC = Path("/proc")
@@ -27,6 +28,11 @@ class Holder:
     first are null where the system does not tell. Together they name one process of one kernel,
     whatever pids are reused and whichever way the wall clock is set. A holder that runs a program
     adds what :func:`group_led_by` gives."""
+
+    def written(self) -> dict[str, Any]:
+        """What a claim writes down of its process: with ``age``, how many seconds ago it started,
+        which nobody can tell from another kernel; null where the system does not tell."""
+        return {**self.process, "age": age(self.process)}
 
 
 def this_process() -> Holder:
@@ -58,6 +64,15 @@ def start_ticks(stat: str | None) -> int | None:
     """When a process started, in clock ticks after boot, from its ``/proc/…/stat``."""
     # The command name (field 2) may hold spaces and parentheses; what follows its last ")" cannot.
     return int(stat.rpartition(")")[2].split()[19]) if stat else None
+
+
+def age(process: dict[str, Any]) -> float | None:
+    """Seconds since a process of this kernel started; None if its start is not known."""
+    start = process.get("start")
+    if not isinstance(start, int):
+        return None
+    seconds = clock.local() - start / os.sysconf("SC_CLK_TCK")
+    return round(seconds, 2) if seconds >= 0 else None
 
 
 def _namespace(kind: str) -> str | None:

@@ -336,14 +336,34 @@ def test_a_lane_is_broken_before_the_time_from_which_all_is_drawn():
     assert 'x2="75%" y1="29.0"' in drawn(drawn_since=75.0)
 
 
-def test_an_interval_far_above_all_runs_is_told_and_does_not_press_them_to_the_ground():
-    scale = charts.Scale(since=0, until=100)
-    run = charts.Mark(start=0, end=10, tone="good", says="x")
-    levels = [charts.Level(length=length, label=f"every {length}") for length in (20, 3600)]
-    html = charts.trend(scale, [run], levels, key="x", title="x", says="x")
-    assert html.count('class="runlease-level"') == 1
-    assert ">every 20<" in html
-    assert ">\N{UPWARDS ARROW} every 3600<" in html
+def test_an_alert_that_is_silenced_has_a_link_to_change_that(ops):
+    lease = RunLeaseFactory(name="job")
+    AlertFactory(lease_name="job", kind="lost", silenced_until=ago(-600), silenced_by="ann")
+    ran(outcome="lost")
+    said = page(ops, lease).text
+    assert re.search(r"Noticed .{,9} ago \. See .* silenced until .* by ann Change the silence", said)
+
+
+def test_an_interval_far_above_all_runs_is_told_and_does_not_press_them_to_the_ground(ops):
+    lease = RunLeaseFactory(name="job", every=timedelta(hours=1))
+    ran(age=500, length=10)
+    said = page(ops, lease)
+    assert "every 1h: far above all that is drawn 95% within 10s half within 10s" in said.text
+    assert [line["class"] for line in said.all("line") if "runlease-level" in line["class"]] == [
+        "runlease-level runlease-p95",
+        "runlease-level runlease-median",
+        # and once more in the legend
+        "runlease-level runlease-p95",
+        "runlease-level runlease-median",
+    ]
+
+
+def test_an_interval_that_the_runs_come_near_is_a_line_among_them(ops):
+    lease = RunLeaseFactory(name="job", every=timedelta(seconds=30))
+    ran(age=500, length=10)
+    said = page(ops, lease)
+    assert "every 30s 95% within 10s half within 10s" in said.text
+    assert len(said.all("line", **{"class": "runlease-level runlease-every"})) == 2
 
 
 def test_the_generation_is_on_the_holders_card(ops):

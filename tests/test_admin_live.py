@@ -44,7 +44,7 @@ def test_what_no_check_has_seen_is_shown_and_says_so_by_having_no_since(ops, whe
     assert "3 failures in a row" in said.html
     (alert,) = now().alerts["job"]
     assert (alert["opened"], alert["silenced"]) == (None, False)
-    assert ("seen just now, by no check yet" in said.text) == (where != "list")
+    assert ("een just now, by no check yet" in said.text) == (where != "list")
 
 
 def test_what_a_check_has_recorded_adds_since_when_and_the_silence_to_what_is_now(ops):

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_runlease import card, history
-from django_runlease.holder import start_ticks, this_process
+from django_runlease import card, history, store
+from django_runlease.holder import Holder, start_ticks, this_process
 from django_runlease.models import Alert, AlertKind, Effect, Outcome
 
 from .factories import RunFactory, RunLeaseFactory
 from .plans import long_history, work
-from .support import ago
+from .support import ago, wish
 
 __all__ = ["long_history"]
 
@@ -134,13 +134,37 @@ def test_uncertain_effects_of_the_lease_are_counted():
 # -- the process
 
 
-def test_the_age_of_a_process_on_this_kernel_is_known():
+def lease_of(process, **changed):
+    return {"holder_process": process, "held_for": 100.0} | changed
+
+
+def test_the_age_of_a_process_on_this_kernel_is_seen():
     before = time.monotonic()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         start = start_ticks(Path(f"/proc/{process.pid}/stat").read_text())
-        age = card.process_age(this_process().process | {"pid": process.pid, "start": start})
+        known = this_process().process | {"pid": process.pid, "start": start, "age": 5e6}
+        age = card.process_age(lease_of(known))
     tick = 1 / os.sysconf("SC_CLK_TCK")
     assert 0 <= age <= time.monotonic() - before + tick
+
+
+def test_the_age_of_a_process_elsewhere_is_what_it_was_at_the_claim_and_the_time_since():
+    elsewhere = this_process().process | {"boot_id": "of another kernel", "age": 20.5}
+    assert card.process_age(lease_of(elsewhere)) == 120.5
+    assert card.process_age(lease_of(elsewhere, held_for=None)) is None
+
+
+@pytest.mark.django_db
+def test_a_claim_writes_down_how_old_its_process_is(monkeypatch):
+    assert isinstance(store.claim(wish("billing"), "default"), store.Claimed)
+    seen = read("billing")["process_age"]
+    monkeypatch.setattr(
+        "django_runlease.card.this_process",
+        lambda: Holder(name="web2:1", host="web2", process={"boot_id": "another"}),
+    )
+    told = read("billing")["process_age"]
+    assert seen > 0
+    assert told == pytest.approx(seen, abs=60)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +175,17 @@ def test_the_age_of_a_process_on_this_kernel_is_known():
         {"start": None},
         {"start": "odd"},
         {"start": 10**12},
+        {"boot_id": "of another kernel", "age": "odd"},
+        {"boot_id": "of another kernel", "age": True},
     ],
 )
 def test_the_age_of_a_process_is_never_guessed(changed):
-    assert card.process_age(this_process().process | changed) is None
+    assert card.process_age(lease_of(this_process().process | changed)) is None
 
 
 @pytest.mark.parametrize("process", [None, "odd", [], {}])
 def test_what_is_no_process_has_no_age(process):
-    assert card.process_age(process) is None
+    assert card.process_age(lease_of(process)) is None
 
 
 @pytest.mark.django_db

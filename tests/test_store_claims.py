@@ -210,7 +210,9 @@ def test_a_claim_opens_a_run_that_says_who_when_and_why():
     assert (run.lease_name, run.token, run.generation) == ("job", claimed.token, 1)
     assert (run.holder, run.host) == (lease.holder, lease.host)
     assert (run.holder, run.host) == (request.holder.name, request.holder.host)
+    age = lease.holder_process.pop("age")
     assert lease.holder_process == request.holder.process
+    assert age > 0
     assert (run.trigger, run.tick, run.outcome) == ("runjob", request.tick, Outcome.RUNNING)
     assert run.started_at == lease.claimed_at
     assert run.finished_at is None

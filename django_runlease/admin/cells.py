@@ -9,8 +9,8 @@ from typing import Any
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
-from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from ..card import progress_share
 from ..history import Row
@@ -41,12 +41,11 @@ def state_lines(lease: Any) -> Iterator[object]:
         yield _("not before %(length)s from now") % {"length": words.age(lease.due - lease.now)}
 
 
-def alert_line(alert: Mapping[str, Any]) -> SafeString:
-    badge = alert_badge(alert)
-    if alert["is_recorded"]:
-        text = '<span title="{}" lang="en"><span lang="{}">{}</span></span>'
-        return format_html(text, alert["message"], get_language(), badge)
-    return format_html('<span title="{}">{}</span>', alert["message"], badge)
+def alert_lines(alert: Row) -> SafeString:
+    """Its kind and what it says, for the list."""
+    said = '{}<bdi class="runlease-short runlease-note"{} title="{}">{}</bdi>'
+    language = SafeString(' lang="en"') if alert["is_recorded"] else ""
+    return format_html(said, alert_badge(alert), language, alert["message"], alert["message"])
 
 
 def alert_badge(alert: Mapping[str, Any]) -> SafeString:
@@ -61,9 +60,10 @@ def alert_since(alert: Mapping[str, Any]) -> SafeString:
     if alert["opened"] is None:
         return format_html("{}", _("seen just now, by no check yet"))
     opened = words.when(alert["opened"], alert["now"])
+    text = _("noticed {opened}")
     if alert["is_recorded"]:
-        return format_html(_("{opened}, as of the last check"), opened=opened)
-    return opened
+        text = _("noticed {opened}, as of the last check")
+    return format_html(text, opened=opened)
 
 
 def told(alert: Row) -> Row:

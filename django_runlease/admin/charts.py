@@ -287,7 +287,7 @@ def _anchor(share: float) -> str:
     return "start" if share < 0.04 else "end" if share > 0.96 else "middle"
 
 
-TREND_TOP, TREND_HEIGHT = 20, 120
+TREND_TOP, TREND_HEIGHT = 8, 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,51 +295,49 @@ class Level:
     """A length of time that is drawn across, such as the median."""
 
     length: float
-    label: str
-    anchor: str = "start"
+    kind: str
+    """``median``, ``p95`` or ``every``: each is a line of its own look."""
+
+    @property
+    def line(self) -> str:
+        return f"runlease-level runlease-{self.kind}"
+
+    def is_above(self, runs: Sequence[Mark]) -> bool:
+        """Whether it is so far above *runs* that it would press them to the ground."""
+        return self.length > 4 * _longest(runs)
 
 
 def trend(
     scale: Scale, runs: Sequence[Mark], levels: Sequence[Level], *, key: str, title: str, says: str
 ) -> SafeString:
-    """The lengths of *runs* over the time when they began; squares are those that went wrong.
+    """The lengths of *runs* over the time when they began; squares are those that went wrong."""
+    top = 1.05 * max([_longest(runs), *(level.length for level in levels)])
 
-    Of a level that would press all the others to the ground the label says that it is above.
-    """
-    longest = max((run.end - run.start for run in runs), default=0.0) or 1.0
-    shown = [level for level in levels if level.length <= 4 * longest]
-    top = 1.05 * max([longest, *(level.length for level in shown)])
-
-    def y(length: float) -> str:
-        return _number(TREND_TOP + TREND_HEIGHT * (1 - min(max(length, 0.0) / top, 1.0)))
+    def y(length: float) -> float:
+        return TREND_TOP + TREND_HEIGHT * (1 - min(max(length, 0.0) / top, 1.0))
 
     lines = format_html_join(
         "",
-        '<line class="runlease-level" x1="0" x2="100%" y1="{0}" y2="{0}"/>',
-        ((y(level.length),) for level in shown),
+        '<line class="{0}" x1="0" x2="100%" y1="{1}" y2="{1}"/>',
+        ((level.line, _number(y(level.length))) for level in levels),
     )
-    dots = format_html_join(
-        "", "{}", ((_dot(scale, run, float(y(run.end - run.start))),) for run in runs)
-    )
-    labels = format_html_join(
-        "",
-        '<text class="runlease-label" x="{}" y="{}" text-anchor="{}">{}</text>',
-        (
-            (
-                _ANCHORED[level.anchor],
-                _number(float(y(level.length)) - 4),
-                level.anchor,
-                level.label if level in shown else f"\N{UPWARDS ARROW} {level.label}",
-            )
-            for level in levels
-        ),
-    )
+    dots = format_html_join("", "{}", ((_dot(scale, run, y(run.end - run.start)),) for run in runs))
     bottom = TREND_TOP + TREND_HEIGHT
-    body = format_html("{}{}{}{}", _axis(scale, TREND_TOP, bottom), lines, dots, labels)
+    body = format_html("{}{}{}", _axis(scale, TREND_TOP, bottom), lines, dots)
     return _picture("runlease-trend", bottom + 20, body, key=key, title=title, says=says)
 
 
-_ANCHORED = {"start": "0", "middle": "50%", "end": "100%"}
+def line_sign(level: Level) -> SafeString:
+    """A piece of the line of *level*, for a legend."""
+    return format_html(
+        '<svg width="24" height="12" aria-hidden="true">'
+        '<line class="{}" x1="0" x2="24" y1="6" y2="6"/></svg>',
+        level.line,
+    )
+
+
+def _longest(runs: Sequence[Mark]) -> float:
+    return max((run.end - run.start for run in runs), default=0.0) or 1.0
 
 
 def _dot(scale: Scale, run: Mark, y: float) -> SafeString:

@@ -24,7 +24,7 @@ from .actions import SILENCE
 from .base import Bounded, BoundedList, ReadOnly
 from .cells import (
     against_interval,
-    alert_line,
+    alert_lines,
     cell,
     process_line,
     progress,
@@ -82,7 +82,7 @@ class RunLeaseAdmin(ReadOnly):
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, lease: Any) -> SafeString:
-        alerts = [alert_line(alert) for alert in lease.alerts]
+        alerts = [alert_lines(alert) for alert in lease.alerts]
         return cell("", [words.view(lease.view), *state_lines(lease), *alerts])
 
     @admin.display(description=gettext_lazy("holder"), ordering="holder")

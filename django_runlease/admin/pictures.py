@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -148,21 +148,34 @@ def note(run: Bar) -> str:
 
 
 def trend(window: Window, scale: charts.Scale, found: Row, *, key: str) -> SafeString:
-    """How long the runs took, with the median, the 95th percentile and the interval."""
+    """How long the runs took, with the median, the 95th percentile and the interval; and what each
+    line stands for."""
+    runs = [mark(run) for run in window.ended]
     levels = [
-        charts.Level(length=length, label=text % {"length": words.length(length)}, anchor=anchor)
-        for text, length, anchor in (
-            (_("half within %(length)s"), found["duration"]["median"], "start"),
-            (_("95%% within %(length)s"), found["duration"]["p95"], "end"),
-            (_("every %(length)s"), found["every"], "middle"),
+        (charts.Level(length=length, kind=kind), text % {"length": words.length(length)})
+        for kind, length, text in (
+            ("every", found["every"], _("every %(length)s")),
+            ("p95", found["duration"]["p95"], _("95%% within %(length)s")),
+            ("median", found["duration"]["median"], _("half within %(length)s")),
         )
         if length
     ]
-    return charts.trend(
+    picture = charts.trend(
         scale,
-        [mark(run) for run in window.ended],
-        levels,
+        runs,
+        [level for level, _text in levels if not level.is_above(runs)],
         key=key,
         title=_("How long the runs took"),
-        says=words.listed(level.label for level in levels),
+        says=words.listed(text for _level, text in levels),
     )
+    signs = format_html_join(
+        "", "<li>{} {}</li>", (_told(level, text, runs) for level, text in levels)
+    )
+    return format_html('{}<ul class="runlease-legend">{}</ul>', picture, signs)
+
+
+def _told(level: charts.Level, text: str, runs: Sequence[charts.Mark]) -> tuple[SafeString, str]:
+    """The sign of a level and its words; of one that is not drawn, the words alone."""
+    if level.is_above(runs):
+        return SafeString(""), _("%(level)s: far above all that is drawn") % {"level": text}
+    return charts.line_sign(level), text

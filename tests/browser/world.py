@@ -38,7 +38,7 @@ TimeoutError: no answer from {job}.example.com within 30 s
 
 def host(name: str, pid: int) -> Holder:
     """A process on another machine, so that nobody here can say if it lives."""
-    process = {"pid": pid, "start": 8_000_000 + pid, "boot_id": name, "pid_namespace": name}
+    process = {"pid": pid, "start": 1, "boot_id": name, "pid_namespace": name}
     return Holder(name=f"{name}:{pid}", host=name, process=process)
 
 
@@ -60,7 +60,8 @@ class Job:
         claimed = store.claim(self.request(where), "default")
         assert isinstance(claimed, Claimed), claimed
         runs = Run.objects.filter(pk=claimed.run_id)
-        runs.update(started_at=ago(age))
+        late = timedelta(seconds=wave(claimed.generation, 0.2, 2.5))
+        runs.update(started_at=ago(age), tick=ago(age + late.total_seconds()), lag=late)
         self.row(claimed_at=runs.values_list("started_at", flat=True).get())
         return claimed
 
@@ -116,10 +117,18 @@ def build(days: float = 0.5) -> None:
     crm(days)
     quiet(days)
     trouble()
+    number_by_time()
     incidents.check("default")
     Alert.objects.update(opened_at=ago(12 * MINUTE))
     Alert.objects.filter(kind="contention").update(opened_at=ago(80))
     silences.silence("import_rates", "stuck", "default", by="grace", length=timedelta(hours=4))
+
+
+def number_by_time() -> None:
+    """The runs of all jobs in one order, as they would have begun."""
+    numbers = Run.objects.order_by("started_at").values_list("pk", flat=True)
+    for n, pk in enumerate(numbers, max(numbers) + 1):
+        Run.objects.filter(pk=pk).update(id=n)
 
 
 def wave(n: int, low: float, high: float) -> float:
