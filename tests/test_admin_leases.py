@@ -158,9 +158,8 @@ def test_open_alerts_are_named_and_silenced_ones_say_so(ops):
     AlertFactory(lease_name="job", kind="contention", silenced_until=ago(-60))
     AlertFactory(lease_name="job", kind="ghost", resolved_at=ago(1))
     said = page(ops)
-    assert "failing 3 failures in a row, and none has ever succeeded contention (silenced) 1 tick" in (
-        said.text
-    )
+    failing = "failing 3 failures in a row, and none has ever succeeded"
+    assert f"{failing} contention (silenced) 1 tick" in said.text
     assert said.all("bdi", title="3 failures in a row, and none has ever succeeded")
     assert "ghost" not in said.text
 

@@ -43,9 +43,10 @@ def state_lines(lease: Any) -> Iterator[object]:
 
 def alert_lines(alert: Row) -> SafeString:
     """Its kind and what it says, for the list."""
-    said = '{}<bdi class="runlease-short runlease-note"{} title="{}">{}</bdi>'
+    said = '<bdi class="runlease-short runlease-note"{} title="{}">{}</bdi>'
     language = SafeString(' lang="en"') if alert["is_recorded"] else ""
-    return format_html(said, alert_badge(alert), language, alert["message"], alert["message"])
+    text = format_html(said, language, alert["message"], alert["message"])
+    return words.lines([alert_badge(alert), text])
 
 
 def alert_badge(alert: Mapping[str, Any]) -> SafeString:
