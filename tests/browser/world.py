@@ -8,6 +8,7 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
+from django.db.models import F
 from django.utils import timezone
 
 from django_runlease import incidents, silences, store
@@ -126,9 +127,10 @@ def build(days: float = 0.5) -> None:
 
 def number_by_time() -> None:
     """The runs of all jobs in one order, as they would have begun."""
-    numbers = Run.objects.order_by("started_at").values_list("pk", flat=True)
-    for n, pk in enumerate(numbers, max(numbers) + 1):
-        Run.objects.filter(pk=pk).update(id=n)
+    began = list(Run.objects.order_by("started_at").values_list("id", flat=True))
+    Run.objects.update(id=-F("id"))
+    for new, old in zip(sorted(began), began, strict=True):
+        Run.objects.filter(id=-old).update(id=new)
 
 
 def wave(n: int, low: float, high: float) -> float:
