@@ -32,10 +32,12 @@ def silence(
     It covers the open incident and those that open later, or else those that follow the last one.
     An alert that is there now and was never recorded is recorded first. Who did it and why is
     written down in the same transaction as the silence, unless there was none to lift. Returns the
-    incident. Raises ValueError for a moment that has passed, a reason of over 500 characters or a
+    incident. Raises ValueError for both, for what has passed, a reason of over 500 characters or a
     mistake in the settings of the alerts, RunLeaseError if there has been no such alert, Blocked
     if its row stays locked.
     """
+    if until is not None and length is not None:
+        raise ValueError("a silence lasts until a moment or for a length of time: give one of them")
     is_lifted = until is None and length is None
     why = store.checked_reason(reason)
     values = {
@@ -95,6 +97,8 @@ def _record_first(name: str, kind: str, alias: str) -> None:
 
 def _silent_until(alias: str, until: datetime | None, length: timedelta | None) -> Any:
     if length is not None:
+        if length <= timedelta(0):
+            raise ValueError(f"{length} is no length of time: give one above 0, or none to lift it")
         return Now() + Seconds(length)
     if until is None:
         return None

@@ -298,6 +298,17 @@ def test_a_break_names_what_keeps_it_waiting_and_offers_to_end_it(ops):
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("action", "table"), [("pause", "runlease"), ("silence", "alert")])
+def test_what_keeps_another_action_waiting_is_named_too(ops, action, table):
+    lease = in_trouble()
+    with open_transaction(f"SELECT 1 FROM runlease_{table} FOR UPDATE"):
+        said = do(ops, lease, action, reason="x", length="1")
+    assert re.search(r"its row is locked by process \d+ \(.*\); try again", said.text)
+    assert not said.all("input", name="force")
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_actions_work_where_each_request_is_a_transaction(ops, monkeypatch):
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     lease = in_trouble()

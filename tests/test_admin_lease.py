@@ -225,6 +225,8 @@ def test_runs_that_nobody_could_tell_apart_are_drawn_as_one_and_others_are_not()
     assert drawn(bar(0, 50), bar(60, 90, outcome="failed"))[0] == 2
     assert drawn(bar(0, 50), bar(60, 90, took_over_from="a"))[0] == 2
     assert drawn(bar(0, 50), bar(40, 90))[0] == 2, "they overlap"
+    failed = drawn(bar(0, 50, outcome="failed"), bar(60, 90, outcome="failed"))
+    assert (failed[0], failed[1].count(charts.SIGNS["wrong"])) == (1, 1)
 
 
 def first_lines(client, lease):

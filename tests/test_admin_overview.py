@@ -7,9 +7,9 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.urls import reverse
 
-from django_runlease.admin import overview
+from django_runlease.admin import charts, overview
 
-from .factories import AlertFactory, RunFactory, RunLeaseFactory
+from .factories import AlertFactory, RunFactory, RunLeaseFactory, ran
 from .pages import HOSTILE, Page, address
 from .plans import count_queries
 from .support import ago
@@ -139,19 +139,29 @@ def test_a_table_counts_beside_the_lanes_what_happened(ops):
     RunFactory(lease_name="a", outcome="terminated", started_at=ago(70), finished_at=ago(1))
     RunFactory(lease_name="a", declined=True)
     said = page(ops)
-    heads = "runs succeeded went wrong declined taken over broken two at once"
-    assert heads in said.text
+    heads = ["runs", "succeeded", "went wrong", "declined ticks", "takeovers", "breaks", "overlaps"]
+    assert " ".join(heads) in said.text
     assert rows(ops) == [["5", "3", "1", "1", "1", "1", "1"], ["0"] * 7]
     labels = [cell["data-label"] for cell in said.all("td") if "data-label" in cell]
-    assert labels == 2 * [
-        "runs",
-        "succeeded",
-        "went wrong",
-        "declined",
-        "taken over",
-        "broken",
-        "two at once",
-    ]
+    assert labels == 2 * heads
+
+
+def test_what_happens_to_a_lease_has_one_name_and_one_sign_wherever_it_is_told(ops):
+    lease = RunLeaseFactory(name="job")
+    ran(600, age=3600, outcome="lost", reason="broken by ada", took_over_from="web1:7")
+    ran(600, age=3500, outcome="failed")
+    said = page(ops)
+    legend = said.html[said.html.index('class="runlease-legend"') :]
+    legend = legend[: legend.index("</ul>")]
+    own = Page(ops.get(address(lease))).text
+    for name in ("takeover", "break", "overlap"):
+        assert f"</svg> {name}s</li>" in legend
+        assert re.search(rf"data-label=\"{name}s\">1<", said.html)
+        assert f"1 {name}" in said.text
+        assert f"{name.capitalize()}s 1" in own
+    for sign in charts.SIGNS.values():
+        assert sign in legend
+        assert said.html.count(sign) == 2, "one is in the lane"
 
 
 def test_what_is_not_all_counted_says_so(ops, monkeypatch):

@@ -394,18 +394,25 @@ def test_a_silence_until_a_moment_is_that_moment():
     assert Alert.objects.get().silenced_until == until
 
 
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
 @pytest.mark.parametrize(
-    ("until", "message"),
+    ("given", "message"),
     [
-        (datetime(2100, 1, 1), "no UTC offset"),  # noqa: DTZ001
-        (datetime(2020, 1, 1, tzinfo=UTC), "has passed"),
+        ({"until": LATER.replace(tzinfo=None)}, "no UTC offset"),
+        ({"until": datetime(2020, 1, 1, tzinfo=UTC)}, "has passed"),
+        ({"length": timedelta(0)}, "0:00:00 is no length of time"),
+        ({"length": timedelta(hours=-1)}, "-1 day, 23:00:00 is no length of time"),
+        ({"until": LATER, "length": timedelta(hours=1)}, "give one of them"),
     ],
 )
-def test_a_moment_that_cannot_be_meant_is_refused(until, message):
+def test_a_silence_that_cannot_be_meant_is_refused(given, message):
     fail()
     check()
     with pytest.raises(ValueError, match=message):
-        silence(until=until)
+        silence(**given)
+    assert Alert.objects.get().silenced_until is None
 
 
 def test_what_has_never_been_an_alert_cannot_be_silenced():

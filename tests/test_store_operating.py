@@ -1,3 +1,4 @@
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -265,15 +266,30 @@ def test_a_release_and_a_break_leave_the_pause_in_place():
     assert lease_row()["paused_by"] == "ann"
 
 
+OPERATIONS = {
+    "pause": lambda: store.pause("job", "default", by="ann"),
+    "resume": lambda: store.resume("job", "default", by="ann"),
+    "remove": lambda: store.remove("job", "default", by="ann", unclaimed_for=timedelta(days=1)),
+    "break": break_job,
+}
+
+
 @pytest.mark.django_db(transaction=True)
-def test_a_locked_row_blocks_a_pause_no_longer_than_the_lock_timeout(short_timeout):
-    RunLeaseFactory(name="job")
-    with (
-        open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"),
-        pytest.raises(Blocked, match="its row is locked; try again"),
-    ):
-        store.pause("job", "default", by="ann")
-    assert lease_row()["paused"] is False
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_locked_row_blocks_an_operator_no_longer_than_the_lock_timeout(operation):
+    """And then it is told who locks it, and what helps."""
+    RunLeaseFactory(name="job", held=operation == "break", paused=operation == "resume")
+    before = lease_row()
+    with open_transaction("/* lock */ SELECT 1 FROM runlease_runlease FOR UPDATE"):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pid FROM pg_stat_activity WHERE query LIKE '/* lock */%%'")
+            (pid,) = cursor.fetchone()
+        with pytest.raises(Blocked) as blocked:
+            OPERATIONS[operation]()
+    remedy = "--force ends them" if operation == "break" else "try again"
+    said = rf"job: its row is locked by process {pid} \(.*, idle in transaction, .* s\); {remedy}"
+    assert re.fullmatch(said, str(blocked.value))
+    assert lease_row() == before
 
 
 @pytest.mark.django_db(transaction=True)

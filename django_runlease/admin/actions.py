@@ -6,10 +6,11 @@ POST, does it. Who did it and why is kept in the history, and in the admin's log
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.http import HttpRequest
@@ -64,6 +65,11 @@ class BreakForm(ReasonForm):
     )
     generation = forms.IntegerField(widget=forms.HiddenInput)
 
+    def clean(self) -> dict[str, Any]:
+        given: dict[str, Any] = super().clean() or {}
+        # There is nothing to choose for what nobody holds.
+        return {**given, "at_once": given.pop("wait", "now") == "now"}
+
     def of_nobody(self) -> None:
         """There is no holder to wait for, but one that was broken before: not to wait for that is
         all that a break can do."""
@@ -87,7 +93,8 @@ class BreakForm(ReasonForm):
 
 
 class SilenceForm(OptionalReasonForm):
-    length = forms.ChoiceField(
+    length = forms.TypedChoiceField(
+        coerce=lambda hours: timedelta(hours=int(hours)),
         label=gettext_lazy("For"),
         choices=[
             ("1", gettext_lazy("1 hour")),
@@ -115,91 +122,170 @@ class Order:
     """Of the alert, for a silence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Action:
-    key: str
-    permission: str
-    label: Any
-    """What is on its button."""
-    form: type[forms.Form]
-    applies: Callable[[Any], bool]
-    """Whether it makes sense for this lease."""
-    effects: Callable[[Any], list[object]]
-    """What will happen, in sentences."""
-    perform: Callable[[Order], Phrase]
-    """Does it, and says so. Raises RunLeaseError and ValueError for what cannot be done."""
-    danger: bool = False
+class Action(ABC):
+    """What its button says, who may press it, what its page asks, and what it does."""
+
+    key: ClassVar[str]
+    label: ClassVar[Any]
+    form: ClassVar[type[forms.Form]]
+    of: ClassVar[str] = "runlease"
+    """The model that has the permission."""
+    danger: ClassVar[bool] = False
 
     def may(self, request: HttpRequest) -> bool:
-        return bool(request.user.has_perm(f"runlease.{self.permission}"))
+        return bool(request.user.has_perm(f"runlease.{self.key}_{self.of}"))
+
+    @abstractmethod
+    def applies(self, lease: Any) -> bool:
+        """Whether it makes sense for this lease."""
+
+    @abstractmethod
+    def effects(self, lease: Any) -> list[object]:
+        """What will happen, in sentences."""
+
+    @abstractmethod
+    def perform(self, order: Order) -> Phrase:
+        """Do it, and say so. Raises RunLeaseError and ValueError for what cannot be done."""
+
+
+class Pause(Action):
+    key = "pause"
+    label = gettext_lazy("Pause")
+    form = ReasonForm
+
+    def applies(self, lease: Any) -> bool:
+        return not lease.paused
+
+    def effects(self, lease: Any) -> list[object]:
+        said: list[object] = [_("No run starts until it is resumed: each tick declines as paused.")]
+        if lease.token is not None:
+            said.append(format_html(_("{} goes on until its run ends."), words.name(lease.holder)))
+        return said
+
+    def perform(self, order: Order) -> Phrase:
+        store.pause(order.lease.name, order.alias, by=order.by, **order.given)
+        return phrases.gettext("Paused: %(reason)s", **order.given)
+
+
+class Resume(Action):
+    key = "resume"
+    label = gettext_lazy("Resume")
+    form = OptionalReasonForm
+
+    def applies(self, lease: Any) -> bool:
+        return bool(lease.paused)
+
+    def effects(self, lease: Any) -> list[object]:
+        said: list[object] = [
+            _("The next tick may run again. Ticks that were declined do not come back.")
+        ]
+        if lease.paused_by:
+            paused = (
+                _("It was paused by {who}, because: {reason}")
+                if lease.paused_reason
+                else _("It was paused by {who}.")
+            )
+            facts = {"who": words.name(lease.paused_by), "reason": words.name(lease.paused_reason)}
+            said.insert(0, format_html(paused, **facts))
+        return said
+
+    def perform(self, order: Order) -> Phrase:
+        reason = order.given["reason"]
+        if not store.resume(order.lease.name, order.alias, by=order.by, reason=reason):
+            return phrases.gettext("It was not paused any more.")
+        return _with_reason(phrases.gettext("Resumed."), reason)
+
+
+class Break(Action):
+    key = "break"
+    label = gettext_lazy("Break")
+    form = BreakForm
+    danger = True
+
+    def applies(self, lease: Any) -> bool:
+        return lease.token is not None or (lease.due is not None and lease.due > lease.now)
+
+    def effects(self, lease: Any) -> list[object]:
+        if lease.token is None:
+            return _lift_effects(lease)
+        holder = words.name(lease.holder)
+        said: list[object] = []
+        if lease.expires_epoch > lease.now:
+            renewed = words.when(lease.renewed_epoch, lease.now)
+            said.append(
+                format_html(_("{who} holds it now, and renewed it {ago}."), who=holder, ago=renewed)
+            )
+            said.append(
+                _("It is told that it lost the lease, and is stopped where that is possible.")
+            )
+        else:
+            expired = words.when(lease.expires_epoch, lease.now)
+            said.append(format_html(_("{who} held it; it expired {ago}."), who=holder, ago=expired))
+        facts = {"old": lease.generation, "new": lease.generation + 1}
+        said.append(
+            _(
+                "The generation rises from %(old)s to %(new)s: what the holder writes through a"
+                " fence is refused from then on. Other writes of it are not."
+            )
+            % facts
+        )
+        said.append(_("Its run is closed as lost."))
+        left = lease.expires_epoch - lease.now
+        if left > 0:
+            said.append(
+                _("Without a renewal it expires in %(length)s.") % {"length": words.age(left)}
+            )
+        return said
+
+    def perform(self, order: Order) -> Phrase:
+        reason = order.given["reason"]
+        broken = store.break_lease(order.lease.name, order.alias, by=order.by, **order.given)
+        if not broken.was_held:
+            return phrases.gettext("The next run may start at once: %(reason)s", reason=reason)
+        if broken.free_at is None:
+            return phrases.gettext(
+                "Taken away from %(holder)s, the next run may start at once: %(reason)s",
+                holder=broken.holder,
+                reason=reason,
+            )
+        return phrases.gettext(
+            "Taken away from %(holder)s, the next run waits until %(when)s: %(reason)s",
+            holder=broken.holder,
+            when=words.exact(broken.free_at),
+            reason=reason,
+        )
+
+
+class Silence(Action):
+    key = "silence"
+    label = gettext_lazy("Silence")
+    form = SilenceForm
+    of = "alert"
+
+    def applies(self, lease: Any) -> bool:
+        return True
+
+    def effects(self, lease: Any) -> list[object]:
+        return [_("Nobody is told of this alert for that time. It stays open, and is shown here.")]
+
+    def perform(self, order: Order) -> Phrase:
+        # None lifts it.
+        length, reason = order.given["length"] or None, order.given["reason"]
+        silences.silence(
+            order.lease.name, order.kind, order.alias, by=order.by, reason=reason, length=length
+        )
+        kind = AlertKind(order.kind).label
+        if length is None:
+            text = phrases.gettext("%(kind)s is told of again.", kind=kind)
+        else:
+            text = phrases.gettext(
+                "Silenced %(kind)s for %(length)s.", kind=kind, length=spoken(length)
+            )
+        return _with_reason(text, reason)
 
 
 def _with_reason(text: Phrase, reason: str) -> Phrase:
     return phrases.gettext("%(done)s %(reason)s", done=text, reason=reason) if reason else text
-
-
-def _pause_effects(lease: Any) -> list[object]:
-    said: list[object] = [_("No run starts until it is resumed: each tick declines as paused.")]
-    if lease.token is not None:
-        said.append(format_html(_("{} goes on until its run ends."), words.name(lease.holder)))
-    return said
-
-
-def _pause(order: Order) -> Phrase:
-    reason = order.given["reason"]
-    store.pause(order.lease.name, order.alias, by=order.by, reason=reason)
-    return phrases.gettext("Paused: %(reason)s", reason=reason)
-
-
-def _resume_effects(lease: Any) -> list[object]:
-    said: list[object] = [
-        _("The next tick may run again. Ticks that were declined do not come back.")
-    ]
-    if lease.paused_by:
-        paused = (
-            _("It was paused by {who}, because: {reason}")
-            if lease.paused_reason
-            else _("It was paused by {who}.")
-        )
-        facts = {"who": words.name(lease.paused_by), "reason": words.name(lease.paused_reason)}
-        said.insert(0, format_html(paused, **facts))
-    return said
-
-
-def _resume(order: Order) -> Phrase:
-    reason = order.given["reason"]
-    if not store.resume(order.lease.name, order.alias, by=order.by, reason=reason):
-        return phrases.gettext("It was not paused any more.")
-    return _with_reason(phrases.gettext("Resumed."), reason)
-
-
-def _break_effects(lease: Any) -> list[object]:
-    if lease.token is None:
-        return _lift_effects(lease)
-    holder = words.name(lease.holder)
-    said: list[object] = []
-    if lease.expires_epoch > lease.now:
-        renewed = words.when(lease.renewed_epoch, lease.now)
-        said.append(
-            format_html(_("{who} holds it now, and renewed it {ago}."), who=holder, ago=renewed)
-        )
-        said.append(_("It is told that it lost the lease, and is stopped where that is possible."))
-    else:
-        expired = words.when(lease.expires_epoch, lease.now)
-        said.append(format_html(_("{who} held it; it expired {ago}."), who=holder, ago=expired))
-    facts = {"old": lease.generation, "new": lease.generation + 1}
-    said.append(
-        _(
-            "The generation rises from %(old)s to %(new)s: what the holder writes through a fence"
-            " is refused from then on. Other writes of it are not."
-        )
-        % facts
-    )
-    said.append(_("Its run is closed as lost."))
-    left = lease.expires_epoch - lease.now
-    if left > 0:
-        said.append(_("Without a renewal it expires in %(length)s.") % {"length": words.age(left)})
-    return said
 
 
 def _lift_effects(lease: Any) -> list[object]:
@@ -211,92 +297,5 @@ def _lift_effects(lease: Any) -> list[object]:
     ]
 
 
-def _break(order: Order) -> Phrase:
-    reason = order.given["reason"]
-    broken = store.break_lease(
-        order.lease.name,
-        order.alias,
-        by=order.by,
-        reason=reason,
-        at_once=order.given.get("wait", "now") == "now",
-        force=order.given["force"],
-        generation=order.given["generation"],
-    )
-    if not broken.was_held:
-        return phrases.gettext("The next run may start at once: %(reason)s", reason=reason)
-    if broken.free_at is None:
-        return phrases.gettext(
-            "Taken away from %(holder)s, the next run may start at once: %(reason)s",
-            holder=broken.holder,
-            reason=reason,
-        )
-    return phrases.gettext(
-        "Taken away from %(holder)s, the next run waits until %(when)s: %(reason)s",
-        holder=broken.holder,
-        when=words.exact(broken.free_at),
-        reason=reason,
-    )
-
-
-def _silence_effects(lease: Any) -> list[object]:
-    return [_("Nobody is told of this alert for that time. It stays open, and is shown here.")]
-
-
-def _silence(order: Order) -> Phrase:
-    hours, reason = int(order.given["length"]), order.given["reason"]
-    length = timedelta(hours=hours) if hours else None
-    silences.silence(
-        order.lease.name, order.kind, order.alias, by=order.by, reason=reason, length=length
-    )
-    kind = AlertKind(order.kind).label
-    if length is None:
-        text = phrases.gettext("%(kind)s is told of again.", kind=kind)
-    else:
-        text = phrases.gettext(
-            "Silenced %(kind)s for %(length)s.", kind=kind, length=spoken(length)
-        )
-    return _with_reason(text, reason)
-
-
-def _can_be_broken(lease: Any) -> bool:
-    return lease.token is not None or (lease.due is not None and lease.due > lease.now)
-
-
-PAUSE = Action(
-    key="pause",
-    permission="pause_runlease",
-    label=gettext_lazy("Pause"),
-    form=ReasonForm,
-    applies=lambda lease: not lease.paused,
-    effects=_pause_effects,
-    perform=_pause,
-)
-RESUME = Action(
-    key="resume",
-    permission="resume_runlease",
-    label=gettext_lazy("Resume"),
-    form=OptionalReasonForm,
-    applies=lambda lease: bool(lease.paused),
-    effects=_resume_effects,
-    perform=_resume,
-)
-BREAK = Action(
-    key="break",
-    permission="break_runlease",
-    label=gettext_lazy("Break"),
-    form=BreakForm,
-    applies=_can_be_broken,
-    effects=_break_effects,
-    perform=_break,
-    danger=True,
-)
-SILENCE = Action(
-    key="silence",
-    permission="silence_alert",
-    label=gettext_lazy("Silence"),
-    form=SilenceForm,
-    applies=lambda lease: True,
-    effects=_silence_effects,
-    perform=_silence,
-)
-BUTTONS = (PAUSE, RESUME, BREAK)
+PAUSE, RESUME, BREAK, SILENCE = Pause(), Resume(), Break(), Silence()
+BUTTONS: tuple[Action, ...] = (PAUSE, RESUME, BREAK)

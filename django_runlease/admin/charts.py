@@ -139,8 +139,8 @@ class Mark:
     end: float
     tone: str
     says: str
-    event: str = ""
-    """``takeover``, ``break`` or nothing."""
+    signs: tuple[str, ...] = ()
+    """Keys of :data:`SIGNS`: what stands above it."""
 
 
 def timeline(
@@ -160,13 +160,13 @@ def timeline(
     line: nothing is known of that time. *key* tells its ids from those of other pictures."""
     bars = format_html_join("", "{}", ((_lane_bar(scale, run),) for run in runs))
     signs = format_html_join(
-        "", "{}", ((_sign(scale, run),) for run in runs if run.event or run.tone == "bad")
+        "", "{}", ((_sign(scale, run, sign),) for run in runs for sign in run.signs)
     )
     places = sorted({round(scale.share(tick), 3) for tick in ticks})
     declined = format_html_join(
         "",
-        '<rect class="runlease-tick" x="{}" y="{}" width="2" height="8"/>',
-        ((_percent(place), LANE_BOTTOM + 3) for place in places),
+        "{}",
+        ((tick(_percent(place), LANE_BOTTOM + 3),) for place in places),
     )
     double = format_html_join(
         "",
@@ -233,22 +233,27 @@ def _lane_bar(scale: Scale, run: Mark) -> SafeString:
     )
 
 
-_SIGNS = {
+SIGNS = {
     "break": '<path d="M-4 -8 4 0 M4 -8-4 0" fill="none" stroke="currentColor" stroke-width="2"/>',
     "takeover": '<path d="M-5 -9H5L0 -1Z" fill="currentColor"/>',
-    "": '<circle cy="-5" r="3" fill="currentColor"/>',
+    "wrong": '<circle cy="-5" r="3" fill="currentColor"/>',
 }
+"""What stands above a run; the top of the run is at 0."""
 
 
-def _sign(scale: Scale, run: Mark) -> SafeString:
+def _sign(scale: Scale, run: Mark, sign: str) -> SafeString:
     return format_html(
         '<svg class="runlease-{}" x="{}" y="{}" overflow="visible">{}<title>{}</title></svg>',
         run.tone,
-        _percent(scale.share(run.end if run.event == "break" else run.start)),
+        _percent(scale.share(run.end if sign == "break" else run.start)),
         LANE_TOP,
-        SafeString(_SIGNS[run.event]),
+        SafeString(SIGNS[sign]),
         run.says,
     )
+
+
+def tick(x: object, y: float) -> SafeString:
+    return format_html('<rect class="runlease-tick" x="{}" y="{}" width="2" height="8"/>', x, y)
 
 
 def _extent(scale: Scale, start: float, end: float) -> tuple[str, str]:

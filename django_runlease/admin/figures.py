@@ -75,11 +75,12 @@ class Bar:
         return self.outcome == Outcome.RUNNING
 
     @property
-    def event(self) -> str:
-        """What happened to the lease with it: ``takeover``, ``break`` or nothing."""
-        if self.outcome == Outcome.LOST and self.reason.startswith(BROKEN):
-            return "break"
-        return "takeover" if self.took_over_from else ""
+    def is_takeover(self) -> bool:
+        return bool(self.took_over_from)
+
+    @property
+    def is_broken(self) -> bool:
+        return self.outcome == Outcome.LOST and self.reason.startswith(BROKEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,11 +196,11 @@ class Window:
 
     @property
     def takeovers(self) -> int:
-        return sum(bool(run.took_over_from) for run in self.runs)
+        return sum(run.is_takeover for run in self.runs)
 
     @property
     def breaks(self) -> int:
-        return sum(run.event == "break" for run in self.runs)
+        return sum(run.is_broken for run in self.runs)
 
     @property
     def overlaps(self) -> list[tuple[float, float]]:

@@ -20,6 +20,7 @@ from .base import ReadOnly
 from .cells import expiry, progress, told
 from .figures import newest, resolved_alerts, windows
 from .headline import headline
+from .legend import legend
 from .links import run_links, runs_of, sees_runs
 from .operators import actions
 from .periods import PERIODS, choices, chosen
@@ -73,6 +74,7 @@ def lease_context(
         "timeline": pictures.timeline(
             window, scale, key="timeline", title=_("What happened, from left to right")
         ),
+        "legend": legend(),
         "trend": pictures.trend(window, scale, found, key="trend") if window.ended else "",
         "figures": list(_figures(found)),
         "outcomes": outcomes(found),

@@ -12,14 +12,15 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from ..history import Row
-from ..models import Outcome, RunLease
+from ..models import Outcome, Run, RunLease
 from . import charts, pictures, words
 from .base import MOST, Bounded
 from .cells import told
+from .events import BREAKS, DECLINES, OVERLAPS, TAKEOVERS, WRONG
 from .figures import Window, loud_alerts, windows, worst_first
+from .legend import legend
 from .live import Live, live
 from .periods import PERIODS, choices, chosen
 
@@ -36,15 +37,8 @@ ALERTS = 50
 """How many alerts are listed."""
 
 
-COUNTED = (
-    gettext_lazy("runs"),
-    gettext_lazy("succeeded"),
-    gettext_lazy("went wrong"),
-    gettext_lazy("declined"),
-    gettext_lazy("taken over"),
-    gettext_lazy("broken"),
-    gettext_lazy("two at once"),
-)
+COUNTED = (DECLINES, TAKEOVERS, BREAKS, OVERLAPS)
+"""The events of each that are counted; of its pauses the last one is its state."""
 
 
 def urls(lease_admin: RunLeaseAdmin) -> list[URLPattern]:
@@ -78,7 +72,8 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
         "period": period,
         "periods": choices(),
         "axis": charts.axis(words.scale(now - length.total_seconds(), now)),
-        "counted": COUNTED,
+        "legend": legend(),
+        "counted": [label for label, _count in _counts(Window())],
         "lanes": [
             _lane(lease_admin, lease, found[lease.name], length.total_seconds()) for lease in shown
         ],
@@ -100,20 +95,18 @@ def _lane(lease_admin: RunLeaseAdmin, lease: Any, window: Window, seconds: float
         "state": words.view(lease.view),
         "holder": words.clear(lease.holder) if lease.token is not None else "",
         "timeline": pictures.timeline(window, scale, key=f"lane-{lease.pk}", title=title),
-        "counts": list(zip(COUNTED, _counts(window), strict=True)),
+        "counts": list(_counts(window)),
         "is_cut": window.cut,
     }
 
 
-def _counts(window: Window) -> Iterator[int]:
-    """As many as :data:`COUNTED` names."""
-    yield len(window.runs)
-    yield sum(run.outcome == Outcome.SUCCEEDED for run in window.runs)
-    yield sum(words.tone(run.outcome) == "bad" for run in window.runs)
-    yield len(window.ticks)
-    yield window.takeovers
-    yield window.breaks
-    yield len(window.overlaps)
+def _counts(window: Window) -> Iterator[tuple[object, int]]:
+    """The numbers beside a lane, each with what it counts."""
+    runs = window.runs
+    yield Run._meta.verbose_name_plural, len(runs)
+    yield Outcome.SUCCEEDED.label, sum(run.outcome == Outcome.SUCCEEDED for run in runs)
+    yield WRONG, sum(words.tone(run.outcome) == "bad" for run in runs)
+    yield from ((event.label, event.count(window)) for event in COUNTED)
 
 
 def _alerts(lease_admin: RunLeaseAdmin, shown: list[Any], current: Live) -> list[Row]:

@@ -12,6 +12,7 @@ from django.utils.translation import ngettext
 from ..history import Row
 from ..models import Outcome
 from . import charts, words
+from .events import EVENTS
 from .figures import SPARKS, Bar, Pause, Recent, Window
 
 PIXEL = 1 / 1_000
@@ -54,7 +55,9 @@ def _parts(window: Window) -> Iterator[str]:
         count = sum(run.outcome == outcome for run in runs)
         if count:
             yield _ended(outcome, count)
-    yield from _counted(window)
+    for event in EVENTS:
+        if count := event.count(window):
+            yield event.counted % {"count": count}
 
 
 def _ended(outcome: Outcome, count: int) -> str:
@@ -73,24 +76,20 @@ def _ended(outcome: Outcome, count: int) -> str:
     return text % {"count": count}
 
 
-def _counted(window: Window) -> Iterator[str]:
-    ticks, overlaps, pauses = len(window.ticks), len(window.overlaps), len(window.pauses)
-    takeovers, breaks = window.takeovers, window.breaks
-    for count, text in (
-        (ticks, ngettext("%(count)s declined tick", "%(count)s declined ticks", ticks)),
-        (takeovers, ngettext("%(count)s takeover", "%(count)s takeovers", takeovers)),
-        (breaks, ngettext("%(count)s break", "%(count)s breaks", breaks)),
-        (overlaps, ngettext("%(count)s overlap", "%(count)s overlaps", overlaps)),
-        (pauses, ngettext("%(count)s pause", "%(count)s pauses", pauses)),
-    ):
-        if count:
-            yield text % {"count": count}
-
-
 def mark(run: Bar) -> charts.Mark:
     return charts.Mark(
-        start=run.start, end=run.end, tone=words.tone(run.outcome), says=note(run), event=run.event
+        start=run.start,
+        end=run.end,
+        tone=words.tone(run.outcome),
+        says=note(run),
+        signs=_signs(run),
     )
+
+
+def _signs(run: Bar) -> tuple[str, ...]:
+    happened = {"takeover": run.is_takeover, "break": run.is_broken}
+    signs = tuple(sign for sign, is_there in happened.items() if is_there)
+    return signs or (("wrong",) if words.tone(run.outcome) == "bad" else ())
 
 
 def band(pause: Pause) -> charts.Band:
@@ -121,7 +120,8 @@ def _merged(runs: Sequence[Bar], scale: charts.Scale) -> Iterator[charts.Mark]:
 
 def _are_one(last: Bar, each: Bar, gap: float) -> bool:
     alike = words.tone(last.outcome) == words.tone(each.outcome)
-    return alike and not last.event and not each.event and 0 <= each.start - last.end < gap
+    is_odd = any((run.is_takeover or run.is_broken) for run in (last, each))
+    return alike and not is_odd and 0 <= each.start - last.end < gap
 
 
 def _one(group: list[Bar]) -> charts.Mark:
@@ -130,7 +130,10 @@ def _one(group: list[Bar]) -> charts.Mark:
     start, end = group[0].start, group[-1].end
     facts = {"count": len(group), "start": words.exact(start), "end": words.exact(end)}
     says = _("%(count)s runs from %(start)s to %(end)s") % facts
-    return charts.Mark(start=start, end=end, tone=words.tone(group[0].outcome), says=says)
+    signs = _signs(group[0])
+    return charts.Mark(
+        start=start, end=end, tone=words.tone(group[0].outcome), says=says, signs=signs
+    )
 
 
 def note(run: Bar) -> str:

@@ -7,11 +7,13 @@ from operator import attrgetter
 from typing import Any
 
 from django.utils.html import format_html
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from ..history import Row
 from ..models import Outcome, State
 from . import words
+from .events import DECLINES, EVENTS
 from .figures import Bar, Pause, Window
 
 
@@ -77,11 +79,7 @@ def oddities(found: Row, window: Window) -> list[tuple[str, str]]:
 
 
 def _events(window: Window) -> Iterator[tuple[str, str]]:
-    for label, count in (
-        (_("Takeovers"), window.takeovers),
-        (_("Breaks"), window.breaks),
-        (_("Two runs at once"), len(window.overlaps)),
-        (_("Pauses"), len(window.pauses)),
-    ):
-        if count:
-            yield label, words.at_least(count, cut=window.cut)
+    for event in EVENTS:
+        # Those have been told by reason.
+        if event is not DECLINES and (count := event.count(window)):
+            yield capfirst(event.label), words.at_least(count, cut=window.cut)

@@ -5,15 +5,12 @@ Whatever changes something leaves an ``OperatorAction``, in the same transaction
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import wait
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from django.db import OperationalError, connections
 from django.db.models import F, Q, QuerySet
 
 from .. import log
@@ -21,36 +18,16 @@ from ..clock import Epoch, Now
 from ..exceptions import RunLeaseError
 from ..history import iso
 from ..models import ActionKind, Outcome, Run, RunLease
-from ..phrases import Phrase
 from ..phrases import gettext as _
 from ..terms import short
 from ..text import check_name, storable
 from . import rows, tallying
 from .actions import checked_reason, note_action
+from .blocking import Blocked, unless_blocked
 from .claims import AFTER_BREAK, true_or_false
-from .connection import in_test_case, in_transaction, is_contention, start_apart
+from .connection import apart
 from .records import Closed
 from .runs import BROKEN, close_all, tell_closed
-
-Result = TypeVar("Result")
-
-POLL = 0.05
-"""Seconds between two looks at what keeps a break waiting."""
-
-_BLOCKERS = """
-    SELECT pid, coalesce(nullif(application_name, ''), usename), coalesce(state, 'unknown'),
-           extract(epoch FROM clock_timestamp() - xact_start)::int
-      FROM pg_stat_activity
-     WHERE pid = ANY(pg_blocking_pids(%s))
-"""
-
-
-class Blocked(RunLeaseError):
-    """The lease was not changed: its row is locked (the message names by which backends), it has
-    changed hands, or it is in use."""
-
-    blockers: Phrase | None = None
-    """Which backends lock the row, where that could be seen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +73,10 @@ def break_lease(
         ended=ended,
     )
     work = partial(_break, name, alias, order)
-    if in_test_case(connections[alias]):
-        broken = in_transaction(alias, work)
-    else:
-        broken = _break_watched(name, alias, work, ended if force else None)
+    watched = ended if force else None
+    forced = _("--force ends them")
+    # Apart, so that it works in the middle of somebody's transaction, too.
+    broken = apart(alias, lambda: unless_blocked(name, alias, work, ended=watched, remedy=forced))
     if broken.was_held:
         facts = {"lease": name, "by": by, "holder": broken.holder, "reason": reason}
         text = "%s: broken by %s%s; it was held by %s"
@@ -215,16 +192,6 @@ def _why_in_use(row: Mapping[str, Any], unclaimed_for: timedelta) -> str | None:
     return None
 
 
-def unless_blocked(name: str, alias: str, work: Callable[[], Result]) -> Result:
-    """Call *work* in a lease transaction. Raises Blocked if a row that it changes stays locked."""
-    try:
-        return in_transaction(alias, work)
-    except OperationalError as error:
-        if is_contention(error):
-            raise Blocked(_("%(lease)s: its row is locked; try again", lease=name)) from error
-        raise
-
-
 def _unknown(name: str) -> RunLeaseError:
     return RunLeaseError(
         _(
@@ -324,67 +291,3 @@ def _note_break(
             connections_ended=len(order.ended),
             tick_forgotten=tick_forgotten,
         )
-
-
-def _break_watched(name: str, alias: str, work: partial[Broken], ended: set[int] | None) -> Broken:
-    """Do it, and watch what keeps it waiting. With *ended* end that, and add it there."""
-    pids: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    def tell_and_work() -> Broken:
-        with connections[alias].cursor() as cursor:
-            # Not libpq's idea of it: behind a pooler that is another process.
-            cursor.execute("SELECT pg_backend_pid()")
-            pids.put(cursor.fetchone()[0])
-        return work()
-
-    breaking = start_apart(alias, partial(in_transaction, alias, tell_and_work))
-    blockers: dict[int, Phrase] = {}
-    pid = None
-    while not wait([breaking], timeout=POLL).done:
-        pid = pid if pids.empty() else pids.get()
-        if pid is not None:
-            found = _blockers(alias, pid)
-            blockers = found or blockers
-            if ended is not None:
-                ended.update(found)
-                _terminate(alias, found)
-    try:
-        return breaking.result()
-    except OperationalError as error:
-        if not is_contention(error):
-            raise
-        raise _blocked_by(name, list(blockers.values())) from error
-
-
-def _blocked_by(name: str, blockers: Sequence[Phrase]) -> Blocked:
-    if not blockers:
-        text = _("%(lease)s: its row was locked by a transaction that has just ended", lease=name)
-        return Blocked(text)
-    who = blockers[0]
-    for blocker in blockers[1:]:
-        who = _("%(blockers)s; %(blocker)s", blockers=who, blocker=blocker)
-    text = _("%(lease)s: its row is locked by %(who)s. --force ends them", lease=name, who=who)
-    blocked = Blocked(text)
-    blocked.blockers = who
-    return blocked
-
-
-def _blockers(alias: str, pid: int) -> dict[int, Phrase]:
-    with connections[alias].cursor() as cursor:
-        cursor.execute(_BLOCKERS, [pid])
-        return {
-            blocker: _(
-                "process %(pid)s (%(name)s, %(state)s, in its transaction for %(seconds)s s)",
-                pid=blocker,
-                name=name,
-                state=state,
-                seconds=seconds,
-            )
-            for blocker, name, state, seconds in cursor.fetchall()
-        }
-
-
-def _terminate(alias: str, pids: Iterable[int]) -> None:
-    with connections[alias].cursor() as cursor:
-        for pid in pids:
-            cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
