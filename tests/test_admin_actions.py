@@ -1,6 +1,7 @@
 """What operators may do in the admin: each with a permission, a confirmation, and a record."""
 
 import re
+import subprocess
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -9,6 +10,7 @@ from django.contrib.auth.models import Permission
 from django.db import connection
 
 from django_runlease import claim
+from django_runlease.holder import group_led_by, this_process
 from django_runlease.models import Alert, Run, RunLease
 
 from .factories import AlertFactory, RunFactory, RunLeaseFactory
@@ -229,6 +231,33 @@ def test_a_break_of_a_lease_that_waits_for_its_minimum_hold_has_nothing_to_choos
     page = Page(ops.get(address(lease, "break")))
     assert "does not wait for its minimum hold any more" in page.text
     assert page.all("input", name="wait") == []
+
+
+@pytest.mark.django_db
+def test_a_break_of_an_expired_lease_has_nothing_to_wait_for_and_so_nothing_to_choose(ops):
+    lease = RunLeaseFactory(name="job", held=True, generation=7, expires_at=ago(60))
+    said = Page(ops.get(confirmation(lease, "break")))
+    assert "The next run may start at once, as it may now." in said.text
+    assert said.all("input", name="wait", type="radio") == []
+    sent = {field["name"]: field.get("value", "") for field in said.all("input", type="hidden")}
+    assert "Taken away from" in do(ops, lease, "break", **{**sent, "reason": "x"}).text
+    assert RunLease.objects.get().token is None
+    assert claim("job", ttl=60)
+
+
+@pytest.mark.django_db
+def test_a_break_of_what_expired_while_its_program_runs_on_says_that_the_next_would_run_beside(ops):
+    program = subprocess.Popen(["sleep", "600"], process_group=0)
+    me = this_process()
+    here = {"host": me.host, "holder_process": {**me.process, **group_led_by(program.pid)}}
+    try:
+        lease = RunLeaseFactory(name="job", held=True, expires_at=ago(60), **here)
+        text = Page(ops.get(confirmation(lease, "break"))).text
+        assert f"Its program still runs as process group {program.pid}" in text
+        assert "beside that program: two at once" in text
+    finally:
+        program.kill()
+        program.wait()
 
 
 @pytest.mark.django_db

@@ -19,6 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import phrases, silences, store
+from ..holder import living_group
 from ..models import AlertKind
 from ..phrases import Phrase, translated
 from ..terms import spoken
@@ -68,12 +69,17 @@ class BreakForm(ReasonForm):
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = super().clean() or {}
         # There is nothing to choose for what nobody holds.
-        return {**given, "at_once": given.pop("wait", "now") == "now"}
+        given["at_once"] = given.pop("wait", "now") == "now"
+        return given
 
     def of_nobody(self) -> None:
         """There is no holder to wait for, but one that was broken before: not to wait for that is
         all that a break can do."""
         del self.fields["wait"]
+
+    def of_expired(self) -> None:
+        """Its time is over, so there is nothing to wait for."""
+        self.fields["wait"].widget = forms.HiddenInput()
 
     def look_again(self, generation: int) -> None:
         """It was filled in for another holder than that of *generation*, which the page shows
@@ -235,6 +241,8 @@ class Break(Action):
             said.append(
                 _("Without a renewal it expires in %(length)s.") % {"length": words.age(left)}
             )
+        else:
+            said += _expired_effects(lease)
         return said
 
     def perform(self, order: Order) -> Phrase:
@@ -286,6 +294,17 @@ class Silence(Action):
 
 def _with_reason(text: Phrase, reason: str) -> Phrase:
     return phrases.gettext("%(done)s %(reason)s", done=text, reason=reason) if reason else text
+
+
+def _expired_effects(lease: Any) -> list[object]:
+    group = living_group(lease.host, lease.holder_process)
+    if group is None:
+        return [_("The next run may start at once, as it may now.")]
+    return [
+        _("Its program still runs as process group %(group)s, which keeps the next run waiting.")
+        % {"group": group},
+        _("After this it may start at once, beside that program: two at once."),
+    ]
 
 
 def _lift_effects(lease: Any) -> list[object]:

@@ -82,6 +82,8 @@ def _confirm(
     form = action.form(request.POST if is_post else None, initial={"generation": lease.generation})
     if isinstance(form, BreakForm) and lease.token is None:
         form.of_nobody()
+    elif isinstance(form, BreakForm) and lease.expires_epoch <= lease.now:
+        form.of_expired()
     sent = is_post and form.is_valid()
     if sent and _perform(lease_admin, action, request, lease, kind, form):
         return HttpResponseRedirect(back)
