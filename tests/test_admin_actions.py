@@ -242,7 +242,8 @@ def test_a_break_of_an_expired_lease_has_nothing_to_wait_for_and_so_nothing_to_c
     sent = {field["name"]: field.get("value", "") for field in said.all("input", type="hidden")}
     assert "Taken away from" in do(ops, lease, "break", **{**sent, "reason": "x"}).text
     assert RunLease.objects.get().token is None
-    assert claim("job", ttl=60)
+    with claim("job", ttl=60) as lease:
+        assert lease.generation == 9
 
 
 @pytest.mark.django_db

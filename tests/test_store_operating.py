@@ -280,9 +280,10 @@ def test_a_locked_row_blocks_an_operator_no_longer_than_the_lock_timeout(operati
     """And then it is told who locks it, and what helps."""
     RunLeaseFactory(name="job", held=operation == "break", paused=operation == "resume")
     before = lease_row()
-    with open_transaction("/* lock */ SELECT 1 FROM runlease_runlease FOR UPDATE"):
+    locks = "SELECT pid FROM pg_locks WHERE relation = 'runlease_runlease'::regclass AND granted"
+    with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"):
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pid FROM pg_stat_activity WHERE query LIKE '/* lock */%%'")
+            cursor.execute(f"{locks} AND mode = 'RowShareLock'")
             (pid,) = cursor.fetchone()
         with pytest.raises(Blocked) as blocked:
             OPERATIONS[operation]()
