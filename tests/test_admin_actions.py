@@ -10,6 +10,7 @@ from django.contrib.auth.models import Permission
 from django.db import connection
 
 from django_runlease import claim
+from django_runlease import lease as lease_of
 from django_runlease.holder import group_led_by, this_process
 from django_runlease.models import Alert, Run, RunLease
 
@@ -242,8 +243,8 @@ def test_a_break_of_an_expired_lease_has_nothing_to_wait_for_and_so_nothing_to_c
     sent = {field["name"]: field.get("value", "") for field in said.all("input", type="hidden")}
     assert "Taken away from" in do(ops, lease, "break", **{**sent, "reason": "x"}).text
     assert RunLease.objects.get().token is None
-    with claim("job", ttl=60) as lease:
-        assert lease.generation == 9
+    with lease_of("job", ttl=60) as held:
+        assert held.generation == 9
 
 
 @pytest.mark.django_db
