@@ -18,6 +18,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from .. import store
+from . import words
 
 MOST = 1_000
 """How many rows are paged through, and counted, at most."""
@@ -84,6 +85,7 @@ class ReadOnly(ModelAdmin):  # type: ignore[type-arg]
             "opts": self.opts,
             "original": original,
             "media": self.media,
+            "units": words.units(),
             "change": True,
             "is_popup": False,
             "has_view_permission": True,

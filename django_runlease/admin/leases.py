@@ -116,7 +116,8 @@ class RunLeaseAdmin(ReadOnly):
         return cell(gettext_lazy("Recent runs"), lines)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        context = {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
+        title = capfirst(self.opts.verbose_name_plural)
+        context = {"title": title, "units": words.units(), **(extra_context or {})}
         return super().changelist_view(request, context)
 
     def change_view(

@@ -12,6 +12,8 @@ from ..factories import RunFactory, RunLeaseFactory
 from ..support import elsewhere
 from .tour import LEASES, OVERVIEW
 
+LEASES_ITSELF = re.compile(re.escape(LEASES) + "$")
+
 pytestmark = pytest.mark.usefixtures("nothing")
 
 
@@ -121,11 +123,57 @@ def test_what_expires_is_counted_down_and_its_bar_shrinks(stopped, lease):
     expect(fill).to_have_attribute("width", "0%")
 
 
-def test_a_refresh_that_fails_says_that_what_is_shown_is_old(stopped, lease):
+def state(page):
+    return page.locator("[data-runlease-state]")
+
+
+def age(page):
+    return page.locator("[data-runlease-age]")
+
+
+def test_a_refresh_that_fails_says_how_old_is_what_is_shown(stopped, lease):
     page = stopped
     page.goto(LEASES)
+    expect(state(page)).to_have_text("Refreshes every 5 seconds")
+    expect(age(page)).to_be_empty()
     elsewhere(Session.objects.all().delete)
     with page.expect_response(re.compile("/login/")):
         pass_time(page, 5)
-    expect(page.locator("[data-runlease-state]")).to_contain_text("The last refresh failed")
+    expect(state(page)).to_contain_text("what is shown is old")
+    expect(state(page)).to_have_attribute("role", "status")
+    pass_time(page, 60)
+    expect(age(page)).to_have_text(re.compile(r"\(1m( \ds)?\)"))
     expect(page.locator("#result_list")).to_contain_text("billing")
+
+
+def test_a_server_that_does_not_answer_leaves_nobody_with_an_old_page_for_a_new_one(stopped, lease):
+    page = stopped
+    page.goto(LEASES)
+    asked = []
+
+    def answer_the_second(route):
+        asked.append(route)
+        if len(asked) > 1:
+            route.continue_()
+
+    page.route(LEASES_ITSELF, answer_the_second)
+    with page.expect_request(LEASES_ITSELF):
+        pass_time(page, 5)
+    pass_time(page, 12)
+    expect(state(page)).to_contain_text("what is shown is old")
+    expect(age(page)).to_have_text(re.compile(r"\(1\ds\)"))
+    pause()
+    with page.expect_response(LEASES_ITSELF):
+        pass_time(page, 60)
+    expect(page.locator("#result_list")).to_contain_text("no provider")
+    expect(state(page)).to_have_text("Refreshes every 5 seconds")
+    expect(age(page)).to_be_empty()
+
+
+def test_a_page_that_comes_to_the_front_again_is_read_at_once(stopped, lease):
+    page = stopped
+    page.goto(LEASES)
+    pause()
+    with page.expect_response(page.url):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#result_list")).to_contain_text("no provider")

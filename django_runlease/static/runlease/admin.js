@@ -2,6 +2,8 @@
 (() => {
   "use strict";
   const PERIOD = 5000;
+  const OLD = 3 * PERIOD;
+  const GIVE_UP = 60000;
   const KEY = "runlease.refresh";
 
   // In the reader's words: those of two units, of days, hours, minutes and seconds, with {} for
@@ -41,15 +43,23 @@
   const controls = document.querySelector("[data-runlease-controls]");
   const parts = () => document.querySelectorAll("[data-runlease-refresh]");
   let busy = false;
+  let failed = false;
+  let read = Date.now();
   let paused = sessionStorage.getItem(KEY) === "off";
 
-  function tell(failed) {
+  // The state is read out when it changes; the age, which changes all the time, is not.
+  function tell() {
     const button = controls.querySelector("[data-runlease-toggle]");
     const state = controls.querySelector("[data-runlease-state]");
+    const age = controls.querySelector("[data-runlease-age]");
     button.textContent = paused ? button.dataset.runleaseResume : button.dataset.runleasePause;
     button.setAttribute("aria-pressed", String(paused));
     const { runleaseOn, runleaseOff, runleaseFailed } = state.dataset;
-    state.textContent = paused ? runleaseOff : failed ? runleaseFailed : runleaseOn;
+    const text = paused ? runleaseOff : failed ? runleaseFailed : runleaseOn;
+    if (state.textContent !== text) state.textContent = text;
+    controls.classList.toggle("runlease-failed", failed && !paused);
+    const since = shown((Date.now() - read) / 1000, JSON.parse(age.dataset.runleaseUnits));
+    age.textContent = paused || failed ? `(${since})` : "";
   }
 
   // A text that the reader is marking must not be taken away.
@@ -82,8 +92,10 @@
   async function refresh() {
     if (paused || busy || document.hidden) return;
     busy = true;
+    const stop = new AbortController();
+    const timer = setTimeout(() => stop.abort(), GIVE_UP);
     try {
-      const answer = await fetch(location.href, { credentials: "same-origin" });
+      const answer = await fetch(location.href, { credentials: "same-origin", signal: stop.signal });
       if (!answer.ok || answer.redirected) throw new Error(answer.statusText);
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (paused) return;
@@ -93,12 +105,21 @@
         if (fresh && !isMarked(part)) exchange(part, fresh);
       }
       countDown();
-      tell(false);
+      failed = false;
+      read = Date.now();
     } catch {
-      tell(true);
+      failed = true;
     } finally {
+      clearTimeout(timer);
       busy = false;
+      tell();
     }
+  }
+
+  // A server that does not answer tells no more than one that cannot be reached.
+  function judge() {
+    if (busy && Date.now() - read > OLD) failed = true;
+    tell();
   }
 
   countDown();
@@ -108,10 +129,12 @@
     controls.querySelector("[data-runlease-toggle]").addEventListener("click", () => {
       paused = !paused;
       sessionStorage.setItem(KEY, paused ? "off" : "on");
-      tell(false);
+      tell();
       refresh();
     });
-    tell(false);
+    tell();
+    setInterval(judge, 1000);
     setInterval(refresh, PERIOD);
+    document.addEventListener("visibilitychange", refresh);
   }
 })();
