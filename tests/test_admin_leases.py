@@ -272,3 +272,16 @@ def test_a_long_name_is_whole_on_hover_where_it_is_cut(ops):
         assert said.all("bdi", title=name)
     RunLease.objects.update(name="n" * 40)
     assert not page(ops).all("bdi", title="n" * 40)
+
+
+def test_a_list_of_which_some_leases_are_left_off_says_so(ops, monkeypatch):
+    for module in ("base", "leases"):
+        monkeypatch.setattr(f"django_runlease.admin.{module}.MOST", 3)
+    for number in range(2):
+        RunLeaseFactory(name=f"job-{number}")
+    assert "Only the first" not in page(ops).text
+    for number in range(2, 5):
+        RunLeaseFactory(name=f"job-{number}")
+    assert names(ops) == ["0", "1", "2"]
+    assert "Only the first 3 leases are here" in page(ops).text
+    assert "Only the first" not in page(ops, q="job-4").text

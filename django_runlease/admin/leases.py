@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy
 from ..models import RunLease
 from . import overview, pictures, words
 from .actions import SILENCE
-from .base import Bounded, BoundedList, ReadOnly
+from .base import MOST, Bounded, BoundedList, ReadOnly
 from .cells import (
     against_interval,
     alert_lines,
@@ -116,8 +116,12 @@ class RunLeaseAdmin(ReadOnly):
         return cell(gettext_lazy("Recent runs"), lines)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        title = capfirst(self.opts.verbose_name_plural)
-        context = {"title": title, "units": words.units(), **(extra_context or {})}
+        context = {
+            "title": capfirst(self.opts.verbose_name_plural),
+            "units": words.units(),
+            "most": MOST,
+            **(extra_context or {}),
+        }
         return super().changelist_view(request, context)
 
     def change_view(
