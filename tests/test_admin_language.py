@@ -352,6 +352,8 @@ def test_pages_can_be_read_from_right_to_left(ops, everything, language):
 def test_styles_name_no_side_where_they_could_name_the_start_or_the_end():
     css = (ROOT / "django_runlease/static/runlease/admin.css").read_text()
     css = re.sub(r"/\*.*?\*/", "", css, flags=re.S)
+    # Where each text finds its own direction, its start is not that of the page.
+    css = re.sub(r'\[dir="rtl"\][^{}]*\{[^{}]*\}', "", css)
     assert re.findall(r"[^;{}]*\b(?:left|right)\b[^;{}]*", css) == []
     # Shorthands of four that give the two sides different lengths.
     shorthands = re.findall(
