@@ -72,6 +72,8 @@ class Claim:
     supervised: bool = False
     """Whether the caller ends a job that stalls; else its lease is lost."""
     trigger: str = "api"
+    runs: str = ""
+    """The function, command or program that it is for, to tell people; if it is known."""
     using: str | None = None
 
     @classmethod
@@ -107,6 +109,7 @@ class Claim:
             tick=self.tick,
             ignore_schedule=self.ignore_schedule,
             trigger=self.trigger,
+            runs=self.runs,
             heartbeat=self.heartbeat,
         )
 

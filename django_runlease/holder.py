@@ -15,6 +15,9 @@ from .text import storable
 
 PROC = Path("/proc")
 
+LONGEST = 255
+"""How many characters of a host's name, and of what a process runs, are kept."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
@@ -29,10 +32,12 @@ class Holder:
     whatever pids are reused and whichever way the wall clock is set. A holder that runs a program
     adds what :func:`group_led_by` gives."""
 
-    def written(self) -> dict[str, Any]:
+    def written(self, runs: str) -> dict[str, Any]:
         """What a claim writes down of its process: with ``age``, how many seconds ago it started,
-        which nobody can tell from another kernel; null where the system does not tell."""
-        return {**self.process, "age": age(self.process)}
+        which nobody can tell from another kernel, null where the system does not tell; and what it
+        *runs*, where that is known."""
+        told = {"runs": storable(runs)[:LONGEST]} if runs else {}
+        return {**self.process, "age": age(self.process), **told}
 
 
 def this_process() -> Holder:
@@ -42,7 +47,7 @@ def this_process() -> Holder:
 
 @lru_cache(maxsize=1)
 def _identify(pid: int) -> Holder:
-    host = storable(socket.gethostname())[:255]
+    host = storable(socket.gethostname())[:LONGEST]
     process = {
         "pid": pid,
         "start": start_ticks(_read("self/stat")),
@@ -97,6 +102,12 @@ def pid_of(process: Any) -> int | None:
 def group_of(process: Any) -> int | None:
     """The process group of the program that a claim wrote down; None if it is for a function."""
     return _number(process, "group")
+
+
+def what_runs(process: Any) -> str:
+    """The function, command or program that a claim wrote down; empty if it wrote down none."""
+    runs = process.get("runs") if isinstance(process, dict) else None
+    return runs if isinstance(runs, str) else ""
 
 
 def _number(process: Any, key: str) -> int | None:

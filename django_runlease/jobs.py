@@ -52,6 +52,13 @@ class Job:
         return " ".join(self.program or ("manage.py", *self.command))
 
     @property
+    def what(self) -> str:
+        """What it runs. Arguments are left out: they may be secret."""
+        if self.function is not None:
+            return str(self)
+        return self.program[0] if self.program else f"manage.py {self.command[0]}"
+
+    @property
     def place(self) -> str:
         """The function and, if it can be told, the line of its module where it begins."""
         code = getattr(inspect.unwrap(self.function), "__code__", None) if self.function else None

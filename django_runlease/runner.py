@@ -80,7 +80,7 @@ def run(
     """
     with Interrupts() as interrupts:
         try:
-            held = _claim(claim, interrupts)
+            held = _claim(job, claim, interrupts)
         except (KeyboardInterrupt, Stopped) as stop:
             return Report(
                 outcome=Outcome.TERMINATED,
@@ -115,13 +115,13 @@ def _asking() -> Iterator[None]:
         raise Refused(str(error)) from error
 
 
-def _claim(claim: Claim, interrupts: Interrupts) -> HeldLease | Declined:
+def _claim(job: Job, claim: Claim, interrupts: Interrupts) -> HeldLease | Declined:
     def sleep(seconds: float) -> None:
         with interrupts.allowed():
             time.sleep(seconds)
 
     with _asking():
-        return replace(claim, supervised=True).run(sleep)
+        return replace(claim, supervised=True, runs=job.what).run(sleep)
 
 
 class _Execution:

@@ -31,7 +31,7 @@ def test_the_card_tells_who_holds_it_where_since_when_and_what_it_does(ops):
         held=True,
         host=this_process().host,
         holder="here:1",
-        holder_process={**this_process().process, "group": 77},
+        holder_process={**this_process().process, "group": 77, "runs": "/usr/bin/pg_dump"},
         claimed_at=ago(75),
         every=timedelta(hours=1),
         progress={"done": 1, "total": 4, "message": "invoice 9"},
@@ -39,7 +39,13 @@ def test_the_card_tells_who_holds_it_where_since_when_and_what_it_does(ops):
     text = page(ops, lease).text
     for said in (
         *("Holder here:1", f"Host {this_process().host}"),
-        *("process group 77", "25%, 1 of 4 done", "invoice 9", "Interval 1h", "Generation 1"),
+        *(
+            "Runs /usr/bin/pg_dump , process group 77",
+            "25%, 1 of 4 done",
+            "invoice 9",
+            "Interval 1h",
+            "Generation 1",
+        ),
         f"Process {this_process().process['pid']}, started",
     ):
         assert said in text
@@ -55,7 +61,7 @@ def test_a_process_that_is_seen_to_be_gone_is_told(ops):
 
 def test_a_function_is_told_from_a_program_and_a_renewal_by_hand_from_a_heartbeat(ops):
     text = page(ops, RunLeaseFactory(name="job", held=True, heartbeat=False)).text
-    assert "a function or command in that process" in text
+    assert "Runs a function or command, in that process" in text
     assert "by the job itself: it has no heartbeat" in text
 
 

@@ -383,7 +383,7 @@ def test_the_page_of_a_lease_labels_what_is_known_and_leaves_out_the_rest():
     page = display.lease_page(
         held(
             host="web1",
-            holder_process={"pid": 4711, "group": 4712},
+            holder_process={"pid": 4711, "group": 4712, "runs": "pg_dump"},
             process_age=131.2,
             every=3600.0,
             progress={"done": 3, "total": 10, "message": "invoices"},
@@ -405,6 +405,7 @@ def test_the_page_of_a_lease_labels_what_is_known_and_leaves_out_the_rest():
         "Holder      web1:4711",
         "Host        web1",
         "Process     4711, started 2m 11s ago",
+        "Runs        pg_dump",
         "Program     process group 4712",
         "Heartbeat   renewed 3s ago",
         "Progress    [#####-------------] 30%, 3 of 10, about 4m 52s left",

@@ -23,6 +23,7 @@ from django.db import connection
 
 from django_runlease import JobTimeout, LeaseLost, current_lease, runner, store
 from django_runlease.claiming import Claim
+from django_runlease.holder import what_runs
 from django_runlease.jobs import Job
 from django_runlease.models import Outcome, Run, RunLease
 from django_runlease.store import connection as store_connection
@@ -61,6 +62,36 @@ def raising(error):
 
 
 # -- reports
+
+
+def note_what_runs(held=None):
+    runs.append(RunLease.objects.get().holder_process["runs"])
+
+
+runs = []
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        ({"function": note_what_runs}, "tests.test_runner.note_what_runs"),
+        ({"command": ("note", "--password", "x")}, "manage.py note"),
+    ],
+)
+def test_what_runs_is_told_in_the_lease_without_its_arguments(monkeypatch, work, told):
+    runs.clear()
+    monkeypatch.setattr(runner, "call_command", lambda *_words: note_what_runs())
+    wish = Claim(name="job", terms=resolve({"ttl": 60}))
+    report = runner.run(Job(name="job", **work), wish, grace=10.0, own_process=False)
+    assert (report.message, runs) == ("succeeded", [told])
+
+
+def test_what_a_holder_runs_is_kept_to_255_characters_and_left_out_if_it_is_not_known():
+    granted("long", runs="x\0" * 300)
+    granted("api")
+    told = {lease.name: lease.holder_process for lease in RunLease.objects.all()}
+    assert what_runs(told["long"]) == ("x\N{REPLACEMENT CHARACTER}" * 300)[:255]
+    assert "runs" not in told["api"]
 
 
 def test_a_good_run_is_reported_and_released():

@@ -263,16 +263,17 @@ def test_the_program_starts_as_a_fresh_process():
     assert run(*program) == (0, fresh.stdout, "")
 
 
-def test_its_group_is_written_into_the_lease_before_it_starts():
+def test_its_group_and_name_without_arguments_are_written_into_the_lease_before_it_starts():
     code = """
         import django, os
         django.setup()
         from django_runlease.models import RunLease
         process = RunLease.objects.get().holder_process
         print(process["group"] == os.getpgrp() == os.getpid(), process["pid"] == os.getppid())
+        print(process["runs"])
     """
     process = start(sys.executable, "-c", "\n".join(line.strip() for line in code.splitlines()))
-    assert finish(process) == (0, "True True\n", "")
+    assert finish(process) == (0, f"True True\n{sys.executable}\n", "")
 
 
 def test_a_program_whose_lease_was_lost_before_it_started_does_not_start(tmp_path):

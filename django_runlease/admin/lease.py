@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from .. import card, history
 from ..clock import utc
 from ..history import Row
-from ..holder import group_of, pid_of
+from ..holder import group_of, pid_of, what_runs
 from ..statistics import statistics_of_newest
 from . import pictures, words
 from .base import ReadOnly
@@ -139,10 +139,13 @@ def _process(known: Row) -> Iterator[tuple[str, object]]:
         facts = {"pid": text, "length": words.age(known["process_age"])}
         text = _("%(pid)s, started %(length)s ago") % facts
     yield _("Process"), text
+    runs = what_runs(known["holder_process"])
+    what = words.name(runs) if runs else _("a function or command")
     if group is None:
-        yield _("Runs"), _("a function or command in that process")
+        yield _("Runs"), format_html(_("{what}, in that process"), what=what)
     else:
-        yield _("Runs"), _("a program, process group %(group)s") % {"group": group}
+        what = words.name(runs) if runs else _("a program")
+        yield _("Runs"), format_html(_("{what}, process group {group}"), what=what, group=group)
 
 
 def _job(lease: Any) -> Iterator[tuple[str, object]]:

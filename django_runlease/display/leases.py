@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..history import Row
-from ..holder import group_of, pid_of
+from ..holder import group_of, pid_of, what_runs
 from ..models import Severity, State
 from ..terms import short
 from ..text import printable
@@ -81,6 +81,9 @@ def _holder(lease: Row) -> Iterator[tuple[str, Cell]]:
     yield "Holder", Cell(printable(lease["holder"]))
     yield "Host", Cell(printable(lease["host"]))
     yield "Process", _process(lease)
+    runs = what_runs(lease["holder_process"])
+    if runs:
+        yield "Runs", Cell(printable(runs))
     group = group_of(lease["holder_process"])
     if group is not None:
         yield "Program", Cell(f"process group {group}")

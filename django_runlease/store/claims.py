@@ -280,7 +280,7 @@ def _write(request: ClaimRequest, alias: str, look: _Look, waiting_since: float 
         every=request.terms.every,
         holder=request.holder.name,
         host=request.holder.host,
-        holder_process=request.holder.written(),
+        holder_process=request.holder.written(request.runs),
         claimed_at=now,
         renewed_at=now,
         heartbeat=request.heartbeat,

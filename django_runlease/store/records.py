@@ -29,6 +29,8 @@ class ClaimRequest:
     ignore_schedule: bool = False
     """A manual retry: neither the minimum hold nor the tick stands in its way, a holder does."""
     trigger: str = "api"
+    runs: str = ""
+    """The function, command or program that it is for; empty if that is not known."""
     heartbeat: bool = True
     """Whether the holder will renew it in the background."""
     holder: Holder = field(default_factory=this_process)

@@ -54,7 +54,9 @@ class Job:
     def request(self, where: str) -> Any:
         self._pid += 7
         holder = host(where, self._pid)
-        return wish(self.name, trigger="runjob", holder=holder, **self.terms)
+        return wish(
+            self.name, trigger="runjob", runs=f"shop.jobs.{self.name}", holder=holder, **self.terms
+        )
 
     def begin(self, age: float, where: str = "web1") -> Claimed:
         """A claim, so many seconds ago, that is not released."""
@@ -215,7 +217,7 @@ def hostile() -> None:
         holder=HOSTILE,
         host=HOSTILE,
         progress={"done": 3, "total": 4, "message": HOSTILE * 2},
-        holder_process={"pid": 2**31, "group": 2**31, "group_start": 1},
+        holder_process={"pid": 2**31, "group": 2**31, "group_start": 1, "runs": HOSTILE},
     )
     store.pause(NAME, "default", by=HOSTILE, reason=HOSTILE)
     Run.objects.update(holder=HOSTILE, host=HOSTILE, took_over_from=HOSTILE, trigger=HOSTILE[:50])
