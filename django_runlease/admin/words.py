@@ -192,6 +192,21 @@ def name(text: object) -> SafeString:
     return format_html('<bdi class="runlease-name">{}</bdi>', text)
 
 
+def code(text: object) -> SafeString:
+    """What is typed somewhere."""
+    return format_html("<code><bdi>{}</bdi></code>", text)
+
+
+def prose(text: object) -> SafeString:
+    """A sentence, with what stands in backticks as :func:`code`."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:
+        # One of them has no other, as in the name of a job.
+        return format_html("{}", text)
+    shown = (code(part) if n % 2 else part for n, part in enumerate(parts))
+    return format_html_join("", "{}", ((part,) for part in shown))
+
+
 def clear(text: object) -> SafeString:
     """As :func:`name`, where there is room for some lines only; the whole of it on hover."""
     hint = format_html(' title="{}"', text) if len(str(text)) > SHORT else ""
