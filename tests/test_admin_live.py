@@ -69,6 +69,8 @@ def test_a_silence_goes_on_from_an_incident_that_is_over_to_one_that_no_check_ha
     failing()
     over = {"lease_name": "job", "kind": "failing", "resolved_at": ago(5)}
     AlertFactory(**over, opened_at=ago(900), silenced_until=ago(-600), silenced_by="bob")
+    AlertFactory(**{**over, "kind": "stuck"}, opened_at=ago(300))
+    AlertFactory(**{**over, "lease_name": "other"}, opened_at=ago(300))
     (alert,) = now().alerts["job"]
     assert (alert["opened"], alert["silenced"], alert["silenced_by"]) == (None, True, "bob")
     AlertFactory(**over, opened_at=ago(100))

@@ -59,7 +59,6 @@ class RunLeaseAdmin(ReadOnly):
     search_fields = ["name", "holder"]
     search_help_text = gettext_lazy("Part of a name or of a holder, such as a host")
     ordering = ["name"]
-    exclude = ["token"]
     paginator = Bounded
     list_per_page = 50
     list_max_show_all = 50
