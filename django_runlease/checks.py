@@ -27,6 +27,7 @@ checks run, not before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from django.apps import apps
@@ -218,7 +219,7 @@ def _bad_durations(name: str) -> Iterator[CheckMessage]:
     if not isinstance(entry, Mapping):
         return
     for term in TERM_NAMES:
-        if problem := _refusal(lambda term=term: given({term: entry.get(term)})):  # type: ignore[misc]
+        if problem := _refusal(partial(given, {term: entry.get(term)})):
             hint = f'Correct {declaration(name)}["{term}"].'
             yield Error(f"{declaration(name)}: {problem}", hint=hint, id="runlease.E007")
 

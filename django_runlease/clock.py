@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import overload
 
 from django.db.models import DateTimeField, DurationField, F, FloatField, Func, Value
 
@@ -69,7 +69,11 @@ _EARLIEST = datetime.min.replace(tzinfo=UTC).timestamp()
 _LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 1
 
 
-def utc(epoch: Any) -> datetime | None:
+@overload
+def utc(epoch: float) -> datetime: ...
+@overload
+def utc(epoch: None) -> None: ...
+def utc(epoch: float | None) -> datetime | None:
     """Epoch seconds (or None) as an aware datetime in UTC; what lies beyond its years (such as
     PostgreSQL's infinity, written by hand) as the last or first of them."""
     if epoch is None:

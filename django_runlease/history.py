@@ -244,6 +244,7 @@ def to_json(data: Row | Sequence[Row] | None) -> str:
 
 
 def _read_leases(found: QuerySet[RunLease]) -> list[Row]:
+    # The checker does not follow as_manager().
     return [_finish_lease(row) for row in _read(found.with_state(), "state")]  # type: ignore[attr-defined]
 
 

@@ -152,6 +152,7 @@ class Interrupts:
         self._signalled = True
         if self.cause is None:
             self.cause = KeyboardInterrupt() if number == signal.SIGINT else Stopped(128 + number)
+            # Of any exception: the report of the run reads it.
             self.cause.detail = f"stopped by {signal.Signals(number).name}"  # type: ignore[union-attr]
             self._raise_if_allowed()
 

@@ -237,6 +237,7 @@ def matching(runs: QuerySet[Run], filters: Filters) -> QuerySet[Run]:
     """Those of *runs* that match, in whatever way the database finds them."""
     if filters.outcomes:
         runs = runs.filter(outcome__in=filters.outcomes)
+    # Not from outside either.
     return runs.filter(RawSQL(*_conditions(filters), output_field=BooleanField()))  # noqa: S611
 
 

@@ -22,6 +22,7 @@ A run that was terminated is neither a success nor a failure; a bypass of a fenc
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import get_args
 
 from django.db import connections
 
@@ -38,7 +39,7 @@ FIGURES = ("min", "median", "p95", "max")
 _SHARES = "ARRAY[0, 0.5, 0.95, 1]::float8[]"
 
 _OUTCOMES = [outcome for outcome in Outcome.values if outcome != Outcome.DECLINED]
-_REASONS = DeclineReason.__args__  # type: ignore[attr-defined]
+_REASONS = get_args(DeclineReason)
 
 
 def _counts(column: str, values: list[str] | tuple[str, ...], condition: str) -> str:

@@ -376,8 +376,7 @@ def _forwarding(group: int) -> Iterator[None]:
         for name in FORWARDED:
             number = getattr(signal, name)
             if signal.getsignal(number) == signal.SIG_DFL:
-                forward = lambda sent, frame: _send(group, sent)  # noqa: E731
-                previous[number] = signal.signal(number, forward)
+                previous[number] = signal.signal(number, lambda sent, frame: _send(group, sent))
     try:
         yield
     finally:

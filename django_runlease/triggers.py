@@ -117,7 +117,7 @@ class InstallFunctions(RunSQL):
 
     def _run_sql(self, schema_editor: BaseDatabaseSchemaEditor, sqls: Any) -> None:
         if schema_editor.connection.vendor == "postgresql":
-            super()._run_sql(schema_editor, sqls)  # type: ignore[misc]
+            super()._run_sql(schema_editor, sqls)  # type: ignore[misc]  # the stubs lack it
 
 
 class _FenceOperation(Operation):

@@ -3,7 +3,7 @@
 import json
 import os
 
-from example_project.settings import *  # noqa: F403
+from example_project.settings import *  # noqa: F403  all of them
 from example_project.settings import INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.jobsapp"]

@@ -183,13 +183,13 @@ for line in sys.stdin:
         self.generation = int(self._answer())
 
     def _answer(self) -> str:
-        line = self.process.stdout.readline()  # type: ignore[union-attr]
+        line = self.process.stdout.readline()  # type: ignore[union-attr]  # a pipe
         assert line, self.process.communicate()
         return line.strip()
 
     def ask(self, expression: str) -> str:
-        self.process.stdin.write(expression + "\n")  # type: ignore[union-attr]
-        self.process.stdin.flush()  # type: ignore[union-attr]
+        self.process.stdin.write(expression + "\n")  # type: ignore[union-attr]  # a pipe
+        self.process.stdin.flush()  # type: ignore[union-attr]  # a pipe
         return self._answer()
 
     def finish(self) -> tuple[int, str]:

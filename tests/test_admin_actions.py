@@ -286,7 +286,7 @@ def test_an_alert_is_silenced_for_a_time_or_told_again(ops, length, silent):
 def test_a_silence_of_what_has_never_happened_says_so(ops):
     lease = RunLeaseFactory(name="job")
     said = do(ops, lease, "silence", length="1")
-    assert "there has been no alert" in said.text
+    assert "there has been no alert 'failing'; see manage.py runlease check" in said.text
     other = address(lease, "silence", "nonsense")
     assert ops.get(other).status_code == 404
 

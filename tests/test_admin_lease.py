@@ -5,13 +5,17 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
+from django.contrib.admin import site
+from django.contrib.auth import get_user_model
+from django.test import RequestFactory
 from django.urls import reverse
 from django.utils import timezone
 
 from django_runlease.admin import charts, pictures, words
 from django_runlease.admin.figures import Bar, Window
+from django_runlease.admin.steps import steps
 from django_runlease.holder import this_process
-from django_runlease.models import Run
+from django_runlease.models import AlertKind, Run, RunLease
 
 from .factories import AlertFactory, EffectFactory, RunLeaseFactory, ran
 from .pages import HOSTILE, Page, address
@@ -161,7 +165,7 @@ def test_alerts_say_what_to_do_and_effects_what_to_look_at(ops):
     EffectFactory(lease_name="job", key='["order", 7]')
     text = page(ops, lease).text
     for said in (
-        *("1 external action begun", "See `manage.py runlease effects", "silenced until"),
+        *("1 external action begun", "See manage.py runlease effects", "silenced until"),
         *("by bob", "1 action outside", "order, 7"),
     ):
         assert said in text
@@ -348,8 +352,55 @@ def test_an_alert_that_is_silenced_has_a_link_to_change_that(ops):
     lease = RunLeaseFactory(name="job")
     AlertFactory(lease_name="job", kind="lost", silenced_until=ago(-600), silenced_by="ann")
     ran(outcome="lost")
-    said = page(ops, lease).text
-    assert re.search(r"Noticed .{,9} ago \. See .* by ann Change the silence", said)
+    said = page(ops, lease)
+    assert re.search(
+        r"Noticed .{,9} ago \. See .* by ann Its lost runs Change the silence", said.text
+    )
+    assert said.all("a", href=address(lease, "silence", "lost"))
+
+
+STEPS = {
+    "overrun": [],
+    "contention": ["{runs}&outcome=declined"],
+    "starved": ["{lease}break/"],
+    "overdue": [],
+    "failing": ["{runs}"],
+    "stuck": ["{lease}break/"],
+    "ghost": ["{lease}break/"],
+    "lost": ["{runs}&outcome=lost"],
+    "uncertain": ["#runlease-effects"],
+}
+
+
+@pytest.mark.parametrize("kind", AlertKind.values)
+def test_an_alert_leads_to_where_something_can_be_done_about_it(ops, client, kind):
+    lease = RunLeaseFactory(name="job", held=True)
+    runs = f"{reverse('admin:runlease_run_changelist')}?lease=job"
+    wanted = [step.format(runs=runs, lease=address(lease, "break")[:-6]) for step in STEPS[kind]]
+    alert = {"kind": kind, "silenced": False}
+
+    def led(user):
+        request = RequestFactory().get("/")
+        request.user = user
+        site_admin = site.get_model_admin(RunLease)
+        row = site_admin.get_queryset(request).get()
+        return [place for place, _ in steps(site_admin, request, row, alert)]
+
+    assert led(get_user_model().objects.get()) == [*wanted, address(lease, "silence", kind)]
+    only_looks = get_user_model().objects.create_user("eve", is_staff=True)
+    assert led(only_looks) == [place for place in wanted if place.startswith("#")]
+
+
+def test_commands_are_set_as_code_whatever_is_in_them(ops):
+    name = "a`b <i>"
+    lease = RunLeaseFactory(name=name)
+    AlertFactory(lease_name=name, kind="failing")
+    for outcome in ("failed",) * 3:
+        ran(lease_name=name, outcome=outcome)
+    assert "See `manage.py runlease history &#x27;a`b &lt;i&gt;&#x27;` for" in page(ops, lease).html
+    assert words.prose("see `a <b>`, `c`") == (
+        "see <code><bdi>a &lt;b&gt;</bdi></code>, <code><bdi>c</bdi></code>"
+    )
 
 
 def test_an_interval_far_above_all_runs_is_told_and_does_not_press_them_to_the_ground(ops):

@@ -205,6 +205,13 @@ def test_filters_and_the_search_find_leases(ops, various, query, expected):
     assert found == list(expected)
 
 
+def test_the_hosts_that_are_offered_are_those_that_hold_something_and_are_known(ops, various):
+    held(name="job-e", host="")
+    RunLeaseFactory(name="job-f", host="web3")
+    offered = {link["href"] for link in page(ops).all("a") if "?host=" in str(link.get("href"))}
+    assert offered == {"?host=web1", "?host=web2"}
+
+
 def test_thirty_leases_take_as_many_queries_as_three(ops, various):
     few = count_queries(lambda: page(ops))
     for n in range(30):

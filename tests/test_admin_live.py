@@ -69,6 +69,8 @@ def test_a_silence_goes_on_from_an_incident_that_is_over_to_one_that_no_check_ha
     failing()
     over = {"lease_name": "job", "kind": "failing", "resolved_at": ago(5)}
     AlertFactory(**over, opened_at=ago(900), silenced_until=ago(-600), silenced_by="bob")
+    AlertFactory(**{**over, "kind": "stuck"}, opened_at=ago(300))
+    AlertFactory(**{**over, "lease_name": "other"}, opened_at=ago(300))
     (alert,) = now().alerts["job"]
     assert (alert["opened"], alert["silenced"], alert["silenced_by"]) == (None, True, "bob")
     AlertFactory(**over, opened_at=ago(100))
@@ -159,7 +161,8 @@ def test_a_mistake_in_the_settings_is_told_and_what_was_recorded_is_still_shown(
     place = {"list": LEASES, "lease": address(lease), "overview": OVERVIEW}[where]
     said = Page(ops.get(place))
     assert "unknown key 'cuont': did you mean \"count\"?" in said.text
-    assert "`manage.py check` finds all mistakes" in said.text
+    assert "manage.py check finds all mistakes" in said.text
+    assert "`" not in said.text
     assert "it was so" in said.html
     assert not said.refused
 

@@ -45,7 +45,13 @@ def test_open_alerts_that_are_not_silenced_come_first_the_worst_of_them_on_top(o
     AlertFactory(lease_name="removed", kind="failing", severity="critical", message="3 in a row")
     AlertFactory(lease_name="billing", kind="ghost", silenced_until=ago(-60))
     AlertFactory(lease_name="billing", kind="lost", resolved_at=ago(1))
+    RunFactory.create_batch(3, lease_name="billing", outcome="failed")
+    AlertFactory(lease_name="billing", kind="failing", silenced_until=ago(-60))
     said = page(ops)
+    assert (
+        "silenced"
+        not in said.text[said.text.index("Open alerts") : said.text.index("are judged now")]
+    )
     assert said.text.index("failing removed : 3 in a row") < said.text.index("contention billing")
     assert re.search(r"8m \d+s ago", said.text)
     assert "ghost" not in said.text

@@ -129,7 +129,7 @@ def test_two_names_are_two_leases():
         ("job", {"wait": math.inf}, "366 days"),
         ("job", {"every": "1m", "at_least": "1m"}, "at_least .* shorter than every"),
         ("job", {"timeout": "1m", "stall_after": "2m"}, "stall_after .* shorter than timeout"),
-        ("job", {"tick": datetime(2030, 1, 1)}, "no UTC offset"),  # noqa: DTZ001
+        ("job", {"tick": datetime(2030, 1, 1)}, "no UTC offset"),  # noqa: DTZ001  what is refused
         ("job", {"tick": "2030-01-01"}, "not a datetime"),
     ],
 )

@@ -405,7 +405,7 @@ for _ in range(100_000):
         (CIRCLE, "recursion"),
         (DEEP, "recursion"),
         (10**5000, "4300 digits"),
-        (datetime(2026, 11, 30), "has no UTC offset: give an aware datetime"),  # noqa: DTZ001
+        (datetime(2026, 11, 30), "has no UTC offset: give an aware datetime"),  # noqa: DTZ001  refused
         (timedelta(1), "a value of the type timedelta is not JSON serializable: give its text"),
         (Invoice(pk=7), "of the type Invoice .*, or the primary key of a model's instance"),
         (Decimal("NaN"), "the Decimal NaN is not finite"),

@@ -99,8 +99,12 @@ def test_it_outlives_what_ends_a_service(number):
     with alone() as (guard, victim):
         tell(guard, f"group {victim.pid}\n")
         status = Path(f"/proc/{guard.pid}/status")
-        mask = lambda: int(status.read_text().partition("SigIgn:")[2].split()[0], 16)  # noqa: E731
-        wait_for(lambda: mask() >> (number - 1) & 1)
+
+        def is_ignored():
+            mask = int(status.read_text().partition("SigIgn:")[2].split()[0], 16)
+            return mask >> (number - 1) & 1
+
+        wait_for(is_ignored)
         guard.send_signal(number)
         time.sleep(0.1)
         assert guard.poll() is None

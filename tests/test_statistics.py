@@ -194,8 +194,8 @@ def test_a_clock_that_was_set_back_gives_no_negative_lengths():
 @pytest.mark.parametrize(
     ("period", "message"),
     [
-        ({"since": datetime(2026, 1, 1)}, "with its UTC offset"),  # noqa: DTZ001
-        ({"until": datetime(2026, 1, 1)}, "with its UTC offset"),  # noqa: DTZ001
+        ({"since": datetime(2026, 1, 1)}, "with its UTC offset"),  # noqa: DTZ001  what is refused
+        ({"until": datetime(2026, 1, 1)}, "with its UTC offset"),  # noqa: DTZ001  what is refused
         (
             {
                 "since": datetime(2026, 1, 2, tzinfo=UTC),

@@ -667,7 +667,7 @@ def test_a_tick_that_is_only_a_little_ahead_is_granted(every, ahead):
 
 def test_a_tick_without_an_offset_is_refused():
     with pytest.raises(ValueError, match=r"tick: 2030-01-31T06:00:00 has no UTC offset"):
-        wish(tick=datetime(2030, 1, 31, 6))  # noqa: DTZ001
+        wish(tick=datetime(2030, 1, 31, 6))  # noqa: DTZ001  what is refused
     with pytest.raises(ValueError, match=r"tick: '2030' is not a datetime"):
         wish(tick="2030")
 

@@ -347,8 +347,8 @@ ctypes.CDLL(None).syscall(ctypes.c_long(60), ctypes.c_long(0))
     try:
         assert child.stdout.readline() == b"up\n"
         known = identity(child.pid)
-        stat = lambda: Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8")  # noqa: E731
-        wait_for(lambda: stat().rpartition(")")[2].split()[0] == "Z")
+        stat = Path(f"/proc/{child.pid}/stat")
+        wait_for(lambda: stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z")
         assert not judged(known)
     finally:
         child.kill()

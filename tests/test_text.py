@@ -1,5 +1,6 @@
 """Names of leases, and text on its way to the database."""
 
+import re
 import unicodedata
 
 import pytest
@@ -40,9 +41,8 @@ def test_printable_composed_text_is_a_name_and_comes_back_as_it_was(name):
     ],
 )
 def test_anything_else_is_refused_with_a_reason(name, message):
-    with pytest.raises(ValueError) as refusal:  # noqa: PT011
+    with pytest.raises(ValueError, match=re.escape(message)):
         check_name(name)
-    assert message in str(refusal.value)
 
 
 @given(st.text(max_size=NAME_LENGTH + 2))

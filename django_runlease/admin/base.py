@@ -24,7 +24,7 @@ MOST = 1_000
 """How many rows are paged through, and counted, at most."""
 
 
-class Bounded(Paginator):  # type: ignore[type-arg]
+class Bounded(Paginator):  # type: ignore[type-arg]  # generic for the checker only
     """Pages of the first ``MOST`` rows: to count millions takes seconds. Their keys are read once,
     so that filters and order are worked out once."""
 
@@ -54,7 +54,7 @@ class BoundedList(ChangeList):
         self.result_list = self.paginator.page(number).object_list
 
 
-class ReadOnly(ModelAdmin):  # type: ignore[type-arg]
+class ReadOnly(ModelAdmin):  # type: ignore[type-arg]  # generic for the checker only
     """Nobody adds, edits or deletes these rows by hand. Tokens are never shown."""
 
     show_full_result_count = False

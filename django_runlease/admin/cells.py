@@ -76,7 +76,7 @@ def told(alert: Row) -> Row:
         "badge": alert_badge(alert),
         "since": alert_since(alert),
         "message": format_html(text, alert["message"]),
-        "remedy": format_html(text, capfirst(alert["remedy"])),
+        "remedy": format_html(text, words.prose(capfirst(alert["remedy"]))),
     }
 
 

@@ -20,6 +20,7 @@ from ..phrases import translated
 from ..store import Blocked
 from . import words
 from .actions import BREAK, BUTTONS, SILENCE, Action, BreakForm, Order
+from .base import ReadOnly
 from .cells import told
 from .lease import holder_facts
 from .live import live
@@ -53,7 +54,7 @@ def name(action: Action) -> str:
     return f"runlease_runlease_{action.key}"
 
 
-def url(lease_admin: RunLeaseAdmin, action: Action, lease: Any, *more: str) -> str:
+def url(lease_admin: ReadOnly, action: Action, lease: Any, *more: str) -> str:
     return lease_admin.link(f"runlease_{action.key}", lease.pk, *more)
 
 
@@ -118,17 +119,17 @@ def _perform(
         said = action.perform(order)
     except Blocked as error:
         if not isinstance(form, BreakForm):
-            form.add_error(None, translated(error))
+            form.add_error(None, words.prose(translated(error)))
         elif order.given["generation"] == lease.generation:
             form.offer_force(error)
         else:
             form.look_again(lease.generation)
         return False
     except RunLeaseError as error:
-        form.add_error(None, translated(error))
+        form.add_error(None, words.prose(translated(error)))
         return False
     except ValueError as error:
-        problem = format_html('<bdi lang="en">{}</bdi>', str(error))
+        problem = format_html('<bdi lang="en">{}</bdi>', words.prose(error))
         form.add_error(
             None, format_html(_("A mistake in the settings: {problem}"), problem=problem)
         )

@@ -147,6 +147,7 @@ def with_view(leases: QuerySet[RunLease]) -> QuerySet[RunLease]:
         When(state=State.HELD, heartbeat=True, late_at__lt=F("now"), then=Value(STALLED)),
         default=F("state"),
     )
+    # The checker does not follow as_manager().
     stated = leases.with_state()  # type: ignore[attr-defined]
     instants = {f"{name}_epoch": Epoch(f"{name}_at") for name in ("claimed", "renewed", "expires")}
     seconds = {"ttl_seconds": Epoch("ttl"), "every_seconds": Epoch("every")}

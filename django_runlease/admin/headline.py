@@ -71,4 +71,4 @@ def _last(lease: Any, last: Bar | None) -> Iterator[SafeString]:
 
 def command(name: str) -> SafeString:
     """What runs the job once."""
-    return format_html("<code><bdi>manage.py runjob {}</bdi></code>", shlex.quote(name))
+    return words.code(f"manage.py runjob {shlex.quote(name)}")

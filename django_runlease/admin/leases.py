@@ -20,7 +20,6 @@ from django.utils.translation import gettext_lazy
 
 from ..models import RunLease
 from . import overview, pictures, words
-from .actions import SILENCE
 from .base import MOST, Bounded, BoundedList, ReadOnly
 from .cells import (
     against_interval,
@@ -31,11 +30,12 @@ from .cells import (
     state_lines,
     success,
 )
-from .confirming import buttons, url, urls
+from .confirming import buttons, urls
 from .figures import recent, with_view
 from .filters import AlertsFilter, HostFilter, LastOutcomeFilter, ViewFilter
 from .lease import lease_context
 from .live import live
+from .steps import steps
 
 
 class Leases(BoundedList):
@@ -59,7 +59,6 @@ class RunLeaseAdmin(ReadOnly):
     search_fields = ["name", "holder"]
     search_help_text = gettext_lazy("Part of a name or of a holder, such as a host")
     ordering = ["name"]
-    exclude = ["token"]
     paginator = Bounded
     list_per_page = 50
     list_max_show_all = 50
@@ -135,10 +134,7 @@ class RunLeaseAdmin(ReadOnly):
             raise Http404
         now = live(self.alias, [lease])
         alerts = now.alerts.get(lease.name, [])
-        if SILENCE.may(request):
-            alerts = [
-                {**alert, "url": url(self, SILENCE, lease, alert["kind"])} for alert in alerts
-            ]
+        alerts = [{**alert, "steps": list(steps(self, request, lease, alert))} for alert in alerts]
         page = lease_context(self, request, lease, alerts)
         page["problem"] = now.problem
         page["actions"] = buttons(self, request, lease)

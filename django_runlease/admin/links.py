@@ -11,8 +11,10 @@ from ..models import Run, RunLease
 from .base import ReadOnly
 
 
-def runs_of(site: ReadOnly, name: str) -> str:
-    return f"{site.link('run_changelist')}?{urlencode({'lease': name})}"
+def runs_of(site: ReadOnly, name: str, outcome: str = "") -> str:
+    """The list of the runs of the lease, or of those that ended so."""
+    query = {"lease": name, **({"outcome": outcome} if outcome else {})}
+    return f"{site.link('run_changelist')}?{urlencode(query)}"
 
 
 def run_links(site: ReadOnly, request: HttpRequest) -> Callable[[int], str]:

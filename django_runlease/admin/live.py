@@ -16,6 +16,7 @@ from ..holder import can_judge
 from ..models import Alert, AlertKind
 from ..phrases import translated
 from ..text import one_line
+from . import words
 from .figures import alert_rows, open_alerts, worst_first
 
 OUT_OF_SIGHT = (AlertKind.GHOST.value, AlertKind.OVERDUE.value, AlertKind.UNCERTAIN.value)
@@ -64,7 +65,7 @@ def live(alias: str, leases: Iterable[Any]) -> Live:
     try:
         findings = evaluate(alias, [lease.name for lease in shown])
     except (ValueError, TypeError, ImportError, RunLeaseError) as error:
-        return Live(alerts=recorded, problem=one_line(translated(error)))
+        return Live(alerts=recorded, problem=words.prose(one_line(translated(error))))
     known = {(row["lease_name"], row["kind"]): row for rows in recorded.values() for row in rows}
     silences = _silences(alias, [found for found in findings if _key(found) not in known])
     keys = {_key(found) for found in findings}

@@ -89,6 +89,7 @@ class Runs(BoundedList):
 
     def get_queryset(self, request: HttpRequest, *args: Any) -> QuerySet[Any]:
         runs = super().get_queryset(request, *args).defer("error", "output")
+        # Those of CHOICES, which all have a parameter.
         chosen = {spec.parameter_name: spec.value() for spec in self.filter_specs}  # type: ignore[attr-defined]
         outcome, within = chosen.get("outcome"), chosen.get("within")
         name = storable(chosen.get("lease") or "") or None

@@ -171,7 +171,7 @@ def at(epoch: float | None) -> SafeString:
 
 def _time(epoch: float, text: str, title: str) -> SafeString:
     hint = format_html(' title="{}"', title) if title else ""
-    iso = utc(epoch).isoformat()  # type: ignore[union-attr]
+    iso = utc(epoch).isoformat()
     return format_html('<time datetime="{}"{}>{}</time>', iso, hint, text)
 
 
@@ -190,6 +190,21 @@ def percent(share: float | None) -> str:
 def name(text: object) -> SafeString:
     """A name from elsewhere, whatever its direction of writing."""
     return format_html('<bdi class="runlease-name">{}</bdi>', text)
+
+
+def code(text: object) -> SafeString:
+    """What is typed somewhere."""
+    return format_html("<code><bdi>{}</bdi></code>", text)
+
+
+def prose(text: object) -> SafeString:
+    """A sentence, with what stands in backticks as :func:`code`."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:
+        # One of them has no other, as in the name of a job.
+        return format_html("{}", text)
+    shown = (code(part) if n % 2 else part for n, part in enumerate(parts))
+    return format_html_join("", "{}", ((part,) for part in shown))
 
 
 def clear(text: object) -> SafeString:
@@ -214,12 +229,11 @@ def scale(since: float, until: float) -> Scale:
     """A period with at most seven labels, at whole hours or days of the reader's zone."""
     start, span = utc(since), until - since
     step = next((step for step in _STEPS if span / step <= 7), span)
-    offset = local(start).utcoffset().total_seconds() if start is not None else 0  # type: ignore[union-attr]
+    # It is aware.
+    offset = local(start).utcoffset().total_seconds()  # type: ignore[union-attr]
     first = math.ceil((since + offset) / step) * step - offset
     shape = "H:i" if step < DAY else "j M"
     count = int((until - first) // step) + 1
     instants = [first + step * n for n in range(count)]
-    ticks = [
-        (at, formats.date_format(local(instant), shape)) for at in instants if (instant := utc(at))
-    ]
+    ticks = [(at, formats.date_format(local(utc(at)), shape)) for at in instants]
     return Scale(since=since, until=until, ticks=ticks)

@@ -1,10 +1,20 @@
 """The rows. Only ``store`` changes a lease; everything here reads."""
 
-from .alerts import Alert, AlertKind, Severity
-from .effects import Effect, EffectState
-from .leases import UNSUCCESSFUL, FenceMark, Outcome, Run, RunLease, RunLeaseQuerySet, State
-from .operators import ActionKind, OperatorAction
-from .tallies import Measure, Tally, TallyMark
+from .alerts import Alert
+from .choices import (
+    UNSUCCESSFUL,
+    ActionKind,
+    AlertKind,
+    EffectState,
+    Measure,
+    Outcome,
+    Severity,
+    State,
+)
+from .effects import Effect
+from .leases import FenceMark, Run, RunLease, RunLeaseQuerySet
+from .operators import OperatorAction
+from .tallies import Tally, TallyMark
 
 __all__ = [
     "UNSUCCESSFUL",

@@ -9,27 +9,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..text import NAME_LENGTH
-
-
-class AlertKind(models.TextChoices):
-    """What may be wrong with a job; ``alerts`` has the rules."""
-
-    OVERRUN = "overrun", _("overrun")
-    CONTENTION = "contention", _("contention")
-    STARVED = "starved", _("starved")
-    OVERDUE = "overdue", _("overdue")
-    FAILING = "failing", _("failing")
-    STUCK = "stuck", _("stuck")
-    GHOST = "ghost", _("ghost")
-    LOST = "lost", _("lost")
-    UNCERTAIN = "uncertain", _("uncertain effects")
-
-
-class Severity(models.TextChoices):
-    """How soon somebody has to act."""
-
-    WARNING = "warning", _("warning")
-    CRITICAL = "critical", _("critical")
+from .choices import AlertKind, Severity
 
 
 class AlertQuerySet(models.QuerySet["Alert"]):

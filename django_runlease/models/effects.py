@@ -9,14 +9,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from ..text import NAME_LENGTH
-
-
-class EffectState(models.TextChoices):
-    """What is known of an external action."""
-
-    STARTED = "started", _("started")
-    CONFIRMED = "confirmed", _("confirmed")
-    FAILED = "failed", _("failed")
+from .choices import EffectState
 
 
 class Effect(models.Model):

@@ -11,33 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..clock import Now
 from ..text import NAME_LENGTH
-
-
-class State(models.TextChoices):
-    """A lease as a reader sees it now, on the database's clock."""
-
-    FREE = "free", _("free")
-    HELD = "held", _("held")
-    EXPIRED = "expired", _("expired")
-    PAUSED = "paused", _("paused")
-
-
-class Outcome(models.TextChoices):
-    """How a run ended, or that it has not."""
-
-    RUNNING = "running", _("running")
-    SUCCEEDED = "succeeded", _("succeeded")
-    FAILED = "failed", _("failed")
-    DECLINED = "declined", _("declined")
-    LOST = "lost", _("lost")
-    TIMED_OUT = "timed_out", _("timed out")
-    STALLED = "stalled", _("stalled")
-    TERMINATED = "terminated", _("terminated")
-    ABANDONED = "abandoned", _("abandoned")
-
-
-UNSUCCESSFUL = ("abandoned", "failed", "lost", "stalled", "terminated", "timed_out")
-"""How runs end that do not succeed."""
+from .choices import UNSUCCESSFUL, Outcome, State
 
 
 class RunLeaseQuerySet(models.QuerySet["RunLease"]):

@@ -8,17 +8,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..text import NAME_LENGTH
-
-
-class ActionKind(models.TextChoices):
-    """What an operator can do to a lease or to its alerts."""
-
-    PAUSED = "paused", _("paused")
-    RESUMED = "resumed", _("resumed")
-    BROKEN = "broken", _("broken")
-    SILENCED = "silenced", _("silenced")
-    UNSILENCED = "unsilenced", _("no longer silenced")
-    REMOVED = "removed", _("removed")
+from .choices import ActionKind
 
 
 class OperatorAction(models.Model):

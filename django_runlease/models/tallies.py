@@ -8,17 +8,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from ..text import NAME_LENGTH
-from .leases import Outcome
-
-
-class Measure(models.TextChoices):
-    """What a :class:`Tally` adds up."""
-
-    DURATION = "duration", _("duration")
-    WAITED = "waited", _("waited")
-    LAG = "lag", _("lag")
-    TAKEOVER = "takeover", _("takeover")
-    GENERATION = "generation", _("generation")
+from .choices import Measure, Outcome
 
 
 class Tally(models.Model):

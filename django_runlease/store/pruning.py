@@ -176,7 +176,7 @@ _DELETE = f"""
              ORDER BY started_at DESC, id DESC LIMIT 1),
            (SELECT id FROM seen ORDER BY started_at DESC, id DESC LIMIT 1)
       FROM seen
-"""  # noqa: S608
+"""  # noqa: S608  made of texts of ours
 
 
 def _delete_batch(

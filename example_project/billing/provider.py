@@ -66,7 +66,7 @@ class _Charging(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(taken).encode())
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  its name there
         """Say nothing."""
 
 

@@ -52,7 +52,7 @@ def draw(page: Page, url: str, path: Path, upto: str = "") -> None:
     if upto:
         end = page.locator(upto).bounding_box()
         assert end, upto
-        width = page.viewport_size["width"]  # type: ignore[index]
+        width = page.viewport_size["width"]  # type: ignore[index]  # every page here has one
         options["clip"] = {"x": 0, "y": 0, "width": width, "height": end["y"] + end["height"]}
     page.screenshot(path=path, **options)
     print(path)

@@ -69,8 +69,8 @@ class Command(OneLineErrors, BaseCommand):
             options.program = words[at + 1 :] if at < len(words) else None
             return options
 
-        parser.parse_args = parse_args  # type: ignore[assignment, method-assign]
-        parser.error = self.usage_error  # type: ignore[method-assign]
+        parser.parse_args = parse_args  # type: ignore[assignment, method-assign]  # there is no hook for it
+        parser.error = self.usage_error  # type: ignore[method-assign]  # there is no hook for it
         return parser
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -28,11 +28,11 @@ class Command(OneLineErrors, BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-        parser.error = self.usage_error  # type: ignore[method-assign]
+        parser.error = self.usage_error  # type: ignore[method-assign]  # there is no hook for it
 
         def add(action: str, text: str, *, name: str | None = None) -> argparse.ArgumentParser:
             sub: argparse.ArgumentParser = actions.add_parser(action, help=text, description=text)
-            sub.error = self.usage_error  # type: ignore[method-assign]
+            sub.error = self.usage_error  # type: ignore[method-assign]  # there is no hook for it
             if name is not None:
                 sub.add_argument("name", metavar="NAME", nargs=name or None)
             sub.add_argument("--json", action="store_true", help="print JSON")
