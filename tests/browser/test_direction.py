@@ -23,7 +23,7 @@ TURNED = """() => {
     for (const each of document.querySelectorAll(`#content :is(${texts})`)) {
         if (!shown(each) || !inline(each)) continue;
         if (each.closest("#changelist-filter") && each.tagName != "A") continue;
-        if (each.closest("#toolbar, #change-history")) continue;
+        if (each.closest("#toolbar, #change-history, .paginator")) continue;
         const letters = [];
         const walk = document.createTreeWalker(each, NodeFilter.SHOW_TEXT);
         while (walk.nextNode()) {

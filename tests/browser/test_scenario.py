@@ -69,7 +69,7 @@ def test_an_engineer_finds_the_holder_breaks_its_lease_pauses_and_resumes(visit)
         expect(row).to_contain_text("held")
         expect(row).to_contain_text(f":{process.pid}")
         row.get_by_role("link", name="billing", exact=True).click()
-        shows(page, "held", rf"Process\s*{process.pid}, started", "a program, process group")
+        shows(page, "held", rf"Process\s*{process.pid}, started", r"Runs\s*\S+, process group")
 
         # Take it away from there.
         page.get_by_role("link", name="Break").click()
