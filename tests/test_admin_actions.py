@@ -153,6 +153,13 @@ def test_a_pause_says_who_and_why_and_leaves_the_holder_alone(ops):
 
 
 @pytest.mark.django_db
+def test_the_admins_log_says_where_else_to_look_if_nothing_was_done_there(ops):
+    said = Page(ops.get(address(RunLeaseFactory(name="job"), "history"))).text
+    assert "What was done by command stands on the page of the lease." in said
+    assert "wasn" not in said
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize("action", ["pause", "break"])
 def test_a_reason_is_required(ops, action):
     lease = in_trouble()

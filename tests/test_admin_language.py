@@ -161,6 +161,11 @@ def test_what_is_said_of_nothing_is_translated(ops, place):
         assert said(ops.get(place)) == []
 
 
+def test_what_is_said_of_an_empty_log_is_translated(ops, everything):
+    with brackets():
+        assert said(ops.get(address(everything, "history"))) == []
+
+
 @pytest.mark.parametrize("query", ["", "?outcome=lost&within=24h", "?lease=DATA-a", "?q=DATA-none"])
 def test_the_list_of_runs_says_nothing_untranslated(ops, everything, query, monkeypatch):
     monkeypatch.setattr("django_runlease.admin.base.MOST", 3)

@@ -23,7 +23,7 @@ def legend() -> list[tuple[SafeString, object]]:
 
 def _legend() -> Iterator[tuple[SafeString, object]]:
     yield _bar(Outcome.SUCCEEDED), Outcome.SUCCEEDED.label
-    yield _sample(SafeString(SIGNS["wrong"]) + BAR, tone="bad", top=-9), WRONG
+    yield _sample(SafeString(SIGNS["wrong"]) + BAR, tone="bad", top=-9, height=16), WRONG
     yield _bar(Outcome.RUNNING), Outcome.RUNNING.label
     yield _bar(Outcome.TERMINATED), Outcome.TERMINATED.label
     yield _sample(tick(-1, 3)), DECLINES.label
@@ -37,9 +37,10 @@ def _bar(outcome: Outcome) -> SafeString:
     return _sample(BAR, tone=words.tone(outcome))
 
 
-def _sample(body: SafeString, *, tone: str = "", top: int = 0) -> SafeString:
+def _sample(body: SafeString, *, tone: str = "", top: int = 0, height: int = 12) -> SafeString:
     return format_html(
-        '<svg width="14" height="12" viewBox="-7 {} 14 12" aria-hidden="true"{}>{}</svg>',
+        '<svg width="14" height="{0}" viewBox="-7 {1} 14 {0}" aria-hidden="true"{2}>{3}</svg>',
+        height,
         top,
         format_html(' class="runlease-{}"', tone) if tone else "",
         body,
