@@ -148,9 +148,11 @@ class Program:
         """Stop whatever of the group still runs: SIGTERM, grace, SIGKILL."""
         if _is_dead(process, self._group):
             return
-        _send(self._group, signal.SIGTERM)
-        # A stopped process does not take the first before the second.
-        _send(self._group, signal.SIGCONT)
+        # A stopped process takes no SIGTERM before it goes on. It has to go on first, for a group
+        # whose leader ends while a member is stopped gets a SIGHUP from the kernel, which would
+        # come before the SIGTERM; and once more, if it has been stopped again.
+        for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGCONT):
+            _send(self._group, number)
         deadline = clock.local() + self._grace
         hurry = min(0.2, self._held.ttl.total_seconds() / 60)
         while not _is_dead(process, self._group):
