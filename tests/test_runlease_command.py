@@ -20,7 +20,7 @@ from django_runlease.clock import Now, Seconds
 from django_runlease.models import Alert, Outcome, Run, RunLease
 
 from .factories import RunFactory, RunLeaseFactory
-from .support import ROOT, database_url, manage, open_transaction
+from .support import ROOT, database_url, manage, named_by, open_transaction
 from .terminal import Start, terminal
 
 __all__ = ["terminal"]
@@ -377,8 +377,9 @@ def test_a_locked_row_is_exit_1_and_names_the_backend_that_locks_it():
     RunLeaseFactory(name="billing", held=True)
     before = rows()
     with open_transaction(LOCK):
-        code, message = refused("break", "billing", yes=True)
-    assert (code, "locked by process" in message, "--force" in message) == (1, True, True)
+        code, _ = refused("break", "billing", yes=True)
+        message = named_by(lambda: refused("break", "billing", yes=True)[1])
+    assert (code, "--force" in message) == (1, True)
     assert rows() == before
 
 

@@ -18,6 +18,7 @@ from .support import (
     elsewhere,
     expire,
     granted,
+    named_by,
     open_transaction,
     refused,
     together,
@@ -40,6 +41,13 @@ def lease_row():
 @pytest.fixture
 def short_timeout(monkeypatch):
     monkeypatch.setattr(store_connection, "LOCK_TIMEOUT_MS", 300)
+
+
+def blocked(change):
+    """What is said when it cannot be done."""
+    with pytest.raises(Blocked) as error:
+        change()
+    return str(error.value)
 
 
 # -- break
@@ -155,9 +163,7 @@ def test_an_open_fence_blocks_a_break_which_then_names_the_backend(short_timeout
         with connection.cursor() as cursor:
             cursor.execute("SELECT pid FROM pg_stat_activity WHERE query LIKE '/* the fence */%%'")
             (pid,) = cursor.fetchone()
-        with pytest.raises(Blocked) as blocked:
-            break_job()
-    message = str(blocked.value)
+        message = named_by(lambda: blocked(break_job))
     assert f"process {pid} (" in message
     assert "idle in transaction" in message
     assert "--force" in message
@@ -285,11 +291,10 @@ def test_a_locked_row_blocks_an_operator_no_longer_than_the_lock_timeout(operati
         with connection.cursor() as cursor:
             cursor.execute(f"{locks} AND mode = 'RowShareLock'")
             (pid,) = cursor.fetchone()
-        with pytest.raises(Blocked) as blocked:
-            OPERATIONS[operation]()
+        message = named_by(lambda: blocked(OPERATIONS[operation]))
     remedy = "--force ends them" if operation == "break" else "try again"
     said = rf"job: its row is locked by process {pid} \(.*, idle in transaction, .* s\); {remedy}"
-    assert re.fullmatch(said, str(blocked.value))
+    assert re.fullmatch(said, message)
     assert lease_row() == before
 
 
