@@ -1,5 +1,6 @@
 import re
 import threading
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,7 +9,7 @@ from django.db import OperationalError, connection, transaction
 from django_runlease import store
 from django_runlease.exceptions import RunLeaseError
 from django_runlease.models import Outcome, Run, RunLease
-from django_runlease.store import Blocked, Closing
+from django_runlease.store import Blocked, Closing, blocking
 from django_runlease.store import connection as store_connection
 
 from .factories import RunLeaseFactory
@@ -36,11 +37,6 @@ def break_job(**options):
 
 def lease_row():
     return RunLease.objects.filter(name="job").values().get()
-
-
-@pytest.fixture
-def short_timeout(monkeypatch):
-    monkeypatch.setattr(store_connection, "LOCK_TIMEOUT_MS", 300)
 
 
 def blocked(change):
@@ -156,7 +152,7 @@ def test_a_break_works_from_within_an_open_transaction_of_the_caller():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_open_fence_blocks_a_break_which_then_names_the_backend(short_timeout):
+def test_an_open_fence_blocks_a_break_which_then_names_the_backend():
     granted()
     before = lease_row()
     with open_transaction(f"/* the fence */ {FENCE}"):
@@ -211,6 +207,64 @@ def test_a_forced_break_ends_the_connections_in_its_way():
     assert break_job(force=True).holder
     holding.join()
     assert lease_row()["token"] is None
+
+
+def connect_otherwise(monkeypatch, role):
+    """As *role*, in whatever connection is opened from now on."""
+    connection.ensure_connection()
+    options = {**connection.settings_dict["OPTIONS"], "options": f"-c role={role}"}
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_row_is_told_also_where_no_second_connection_can_say_who_locks_it(monkeypatch):
+    RunLeaseFactory(name="job")
+    with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"):
+        connect_otherwise(monkeypatch, "nobody_of_that_name")
+        with pytest.raises(
+            Blocked, match="job: its row is locked; who .* not be seen: .*nobody_of"
+        ):
+            store.pause("job", "default", by="ann")
+    assert lease_row()["paused"] is False
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_forced_break_that_may_end_nobody_says_who_is_in_its_way_and_why(monkeypatch):
+    granted()
+    role = f"weak_{uuid.uuid4().hex}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {role}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
+        try:
+            with open_transaction(FENCE):
+                connect_otherwise(monkeypatch, role)
+                with pytest.raises(
+                    Blocked, match=r"locked by process \d.*failed: .*permission denied"
+                ):
+                    break_job(force=True)
+        finally:
+            cursor.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert lease_row()["token"] is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_is_tried_again_where_nobody_was_seen_to_lock_the_row(monkeypatch):
+    """As after a standstill of this process, of which the lock timeout knows nothing."""
+    RunLeaseFactory(name="job")
+    monkeypatch.setattr(blocking, "POLL", DEADLINE)
+    monkeypatch.setattr(store_connection, "LOCK_TIMEOUT_MS", 100)
+    tries = []
+
+    def work():
+        tries.append(1)
+        monkeypatch.setattr(store_connection, "LOCK_TIMEOUT_MS", 1_000 * DEADLINE)
+        if len(tries) > 1:
+            finish.set()
+        list(RunLease.objects.select_for_update())
+        return "done"
+
+    with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE") as finish:
+        assert blocking.unless_blocked("job", "default", work) == "done"
+    assert len(tries) == 2
 
 
 @pytest.mark.django_db(transaction=True)

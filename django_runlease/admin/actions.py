@@ -93,7 +93,8 @@ class BreakForm(ReasonForm):
     def offer_force(self, error: store.Blocked) -> None:
         """The row stayed locked: say by whom, and ask whether to end that."""
         who = words.name(error.blockers.translated()) if error.blockers else ""
-        text = format_html(_("Its row is locked by {who}."), who=who) if who else translated(error)
+        told = words.prose(translated(error))
+        text = format_html(_("Its row is locked by {who}."), who=who) if who else told
         self.add_error(None, text)
         self.fields["force"].widget = forms.CheckboxInput()
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import wait
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from django.db import OperationalError, connections
+from django.db import Error, OperationalError, connections
 
 from ..exceptions import RunLeaseError
 from ..phrases import Phrase
 from ..phrases import gettext as _
-from .connection import in_test, in_transaction, is_contention, start_apart
+from .connection import explain, in_test, in_transaction, is_contention, start_apart
 
 Result = TypeVar("Result")
 
@@ -34,7 +33,7 @@ class Blocked(RunLeaseError):
     changed hands, or it is in use."""
 
     blockers: Phrase | None = None
-    """Which backends lock the row, where that could be seen."""
+    """Which backends lock the row, if that could be seen and is all that there is to say."""
 
 
 def unless_blocked(
@@ -51,78 +50,88 @@ def unless_blocked(
     Raises Blocked if a row that it changes stays locked: by whom, and the *remedy*, which is to try
     again where none is given.
     """
-    if in_test(alias):
-        return _or_blocked(name, alias, work, {}, remedy)
-    blockers: dict[int, Phrase] = {}
-    pids: queue.SimpleQueue[int] = queue.SimpleQueue()
-    is_over = threading.Event()
-
-    def tell_and_work() -> Result:
-        with connections[alias].cursor() as cursor:
-            # Not libpq's idea of it: behind a pooler that is another process.
-            cursor.execute("SELECT pg_backend_pid()")
-            pids.put(cursor.fetchone()[0])
-        return work()
-
-    watching = start_apart(alias, partial(_watch, alias, pids, is_over, blockers, ended))
+    watch = _Watch(alias=alias, ended=ended)
     try:
-        return _or_blocked(name, alias, tell_and_work, blockers, remedy)
-    except Blocked:
-        is_over.set()
-        # Why it could not see them, or not end them, explains more.
-        watching.result()
-        raise
-    finally:
-        is_over.set()
-        wait([watching])
-
-
-def _or_blocked(
-    name: str,
-    alias: str,
-    work: Callable[[], Result],
-    blockers: Mapping[int, Phrase],
-    remedy: Phrase | None,
-) -> Result:
-    try:
-        return in_transaction(alias, work)
+        return in_transaction(alias, work) if in_test(alias) else watch.over(work)
     except OperationalError as error:
         if not is_contention(error):
             raise
-        raise _blocked(name, list(blockers.values()), remedy) from error
+        raise _blocked(name, watch, remedy or _("try again")) from error
 
 
-def _blocked(name: str, blockers: Sequence[Phrase], remedy: Phrase | None) -> Blocked:
-    if not blockers:
-        return Blocked(_("%(lease)s: its row is locked; try again", lease=name))
-    who = blockers[0]
-    for blocker in blockers[1:]:
-        who = _("%(blockers)s; %(blocker)s", blockers=who, blocker=blocker)
-    what = remedy if remedy is not None else _("try again")
-    facts = {"lease": name, "who": who, "remedy": what}
-    text = _("%(lease)s: its row is locked by %(who)s; %(remedy)s", **facts)
+@dataclass(kw_only=True)
+class _Watch:
+    """A look, from another connection, at what keeps a change waiting."""
+
+    alias: str
+    ended: set[int] | None
+    blockers: list[Phrase] = field(default_factory=list)
+    """The last ones that were seen."""
+    failure: str = ""
+    """Why they could not be seen, or not be ended."""
+    pids: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    def over(self, work: Callable[[], Result]) -> Result:
+        """Call *work* in a lease transaction, watched."""
+
+        def tell_and_work() -> Result:
+            with connections[self.alias].cursor() as cursor:
+                # Not libpq's idea of it: behind a pooler that is another process.
+                cursor.execute("SELECT pg_backend_pid()")
+                self.pids.put(cursor.fetchone()[0])
+            return work()
+
+        watching = start_apart(self.alias, self._look_on)
+        try:
+            return in_transaction(self.alias, tell_and_work)
+        except OperationalError as error:
+            if not is_contention(error) or self.blockers or self.failure:
+                raise
+            # Nobody was seen: they have just ended, or this process stood still for as long.
+            return in_transaction(self.alias, tell_and_work)
+        finally:
+            self.is_over.set()
+            watching.result()
+
+    def _look_on(self) -> None:
+        pid = None
+        try:
+            while not self.is_over.wait(POLL):
+                pid = pid if self.pids.empty() else self.pids.get()
+                if pid is not None and (found := _blockers(self.alias, pid)):
+                    self.blockers[:] = found.values()
+                    if self.ended is not None:
+                        self.ended.update(found)
+                        _terminate(self.alias, found)
+        except Error as error:
+            # The change may be made all the same; if it is not, this is told.
+            self.failure = explain(error)
+
+
+def _blocked(name: str, watch: _Watch, remedy: Phrase) -> Blocked:
+    who = _listed(watch.blockers)
+    facts = {"lease": name, "who": who, "why": watch.failure, "remedy": remedy}
+    if who is None and watch.failure:
+        text = _("%(lease)s: its row is locked; who locks it could not be seen: %(why)s", **facts)
+    elif who is None:
+        text = _("%(lease)s: its row is locked; try again", **facts)
+    elif watch.failure:
+        text = _("%(lease)s: its row is locked by %(who)s; to end that failed: %(why)s", **facts)
+    else:
+        text = _("%(lease)s: its row is locked by %(who)s; %(remedy)s", **facts)
     blocked = Blocked(text)
-    blocked.blockers = who
+    blocked.blockers = None if watch.failure else who
     return blocked
 
 
-def _watch(
-    alias: str,
-    pids: queue.SimpleQueue[int],
-    is_over: threading.Event,
-    blockers: dict[int, Phrase],
-    ended: set[int] | None,
-) -> None:
-    """Until it *is_over*, keep in *blockers* the last ones that were seen."""
-    pid = None
-    while not is_over.wait(POLL):
-        pid = pid if pids.empty() else pids.get()
-        if pid is not None and (found := _blockers(alias, pid)):
-            blockers.clear()
-            blockers.update(found)
-            if ended is not None:
-                ended.update(found)
-                _terminate(alias, found)
+def _listed(blockers: Sequence[Phrase]) -> Phrase | None:
+    if not blockers:
+        return None
+    who = blockers[0]
+    for blocker in blockers[1:]:
+        who = _("%(blockers)s; %(blocker)s", blockers=who, blocker=blocker)
+    return who
 
 
 def _blockers(alias: str, pid: int) -> dict[int, Phrase]:
