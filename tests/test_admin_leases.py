@@ -282,13 +282,14 @@ def test_a_long_name_is_whole_on_hover_where_it_is_cut(ops):
 
 
 def test_a_list_of_which_some_leases_are_left_off_says_so(ops, monkeypatch):
-    for module in ("base", "leases"):
+    for module in ("base", "leases", "overview"):
         monkeypatch.setattr(f"django_runlease.admin.{module}.MOST", 3)
-    for number in range(2):
+    pages = (ADDRESS, reverse("admin:runlease_runlease_overview"))
+    for number in range(3):
         RunLeaseFactory(name=f"job-{number}")
-    assert "Only the first" not in page(ops).text
-    for number in range(2, 5):
+    assert not any("Only the first" in Page(ops.get(each)).text for each in pages)
+    for number in range(3, 5):
         RunLeaseFactory(name=f"job-{number}")
     assert names(ops) == ["0", "1", "2"]
-    assert "Only the first 3 leases are here" in page(ops).text
+    assert all("Only the first 3 leases are here" in Page(ops.get(each)).text for each in pages)
     assert "Only the first" not in page(ops, q="job-4").text

@@ -31,17 +31,24 @@ class Bounded(Paginator):  # type: ignore[type-arg]  # generic for the checker o
     object_list: QuerySet[Any]
 
     @cached_property
-    def keys(self) -> list[Any]:
-        return list(self.object_list.values_list("pk", flat=True)[:MOST])
+    def _found(self) -> list[Any]:
+        # One more, to know whether there are others.
+        return list(self.object_list.values_list("pk", flat=True)[: MOST + 1])
 
     @cached_property
     def count(self) -> int:
-        return len(self.keys)
+        return min(len(self._found), MOST)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there are rows after those that are paged through."""
+        return len(self._found) > MOST
 
     def page(self, number: int | str) -> Page[Any]:
         number = self.validate_number(number)
         first = (number - 1) * self.per_page
-        rows = self.object_list.filter(pk__in=self.keys[first : first + self.per_page])
+        keys = self._found[first : min(first + self.per_page, MOST)]
+        rows = self.object_list.filter(pk__in=keys)
         return Page(rows, number, self)
 
 

@@ -55,7 +55,8 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
     period = chosen(request)
     length = PERIODS[period][0]
     leases = lease_admin.get_queryset(request).order_by("name")
-    page = Bounded(leases, LANES).get_page(request.GET.get("p"))
+    paginator = Bounded(leases, LANES)
+    page = paginator.get_page(request.GET.get("p"))
     shown: list[Any] = list(page.object_list)
     found = windows(lease_admin.alias, [lease.name for lease in shown], length, BARS)
     current = live(lease_admin.alias, shown)
@@ -65,9 +66,9 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
         **lease_admin.page_context(request, None, (_("Overview"), "")),
         "title": _("Overview"),
         "page": page,
-        "pages": page.paginator.get_elided_page_range(page.number),
+        "pages": paginator.get_elided_page_range(page.number),
         "ellipsis": Paginator.ELLIPSIS,
-        "is_cut": page.paginator.count >= MOST,
+        "is_cut": paginator.is_cut,
         "most": MOST,
         "period": period,
         "periods": choices(),
