@@ -245,10 +245,11 @@ def test_a_break_of_a_lease_that_waits_for_its_minimum_hold_has_nothing_to_choos
 def test_a_break_of_an_expired_lease_has_nothing_to_wait_for_and_so_nothing_to_choose(ops):
     lease = RunLeaseFactory(name="job", held=True, generation=7, expires_at=ago(60))
     said = Page(ops.get(confirmation(lease, "break")))
-    assert "The next run may start at once, as it may now." in said.text
+    assert "Since it has expired, no run waits for its holder." in said.text
     assert said.all("input", name="wait", type="radio") == []
     sent = {field["name"]: field.get("value", "") for field in said.all("input", type="hidden")}
-    assert "Taken away from" in do(ops, lease, "break", **{**sent, "reason": "x"}).text
+    done = do(ops, lease, "break", **{**sent, "reason": "x"}).text
+    assert "Taken away from elsewhere:4711, the next run may start at once: x" in done
     assert RunLease.objects.get().token is None
     with lease_of("job", ttl=60) as held:
         assert held.generation == 9
@@ -262,11 +263,31 @@ def test_a_break_of_what_expired_while_its_program_runs_on_says_that_the_next_wo
     try:
         lease = RunLeaseFactory(name="job", held=True, expires_at=ago(60), **here)
         text = Page(ops.get(confirmation(lease, "break"))).text
-        assert f"Its program still runs as process group {program.pid}" in text
+        assert f"Its program still runs on {me.host} , as process group {program.pid}." in text
+        assert "elsewhere the next may start now" in text
         assert "beside that program: two at once" in text
     finally:
         program.kill()
         program.wait()
+
+
+@pytest.mark.django_db
+def test_a_break_of_what_expired_on_another_host_says_that_its_program_cannot_be_seen(ops):
+    there = {"host": "web7", "holder_process": {"pid": 4, "group": 5, "boot_id": "another"}}
+    lease = RunLeaseFactory(name="job", held=True, expires_at=ago(60), **there)
+    text = Page(ops.get(confirmation(lease, "break"))).text
+    assert "Its program, process group 5, may still run on web7 : that cannot be seen" in text
+    assert "no run waits for its holder" not in text
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("held", [True, False])
+def test_a_break_of_what_is_paused_says_that_it_stays_so(ops, held):
+    lease = RunLeaseFactory(name="job", held=held, not_before=None if held else ago(-60))
+    said = "It stays paused until it is resumed."
+    assert said not in Page(ops.get(confirmation(lease, "break"))).text
+    RunLease.objects.update(paused=True)
+    assert said in Page(ops.get(confirmation(lease, "break"))).text
 
 
 @pytest.mark.django_db

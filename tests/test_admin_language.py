@@ -77,7 +77,8 @@ def everything(db):
     )
     held = {"held": True, **DATA}
     RunLeaseFactory(name="DATA-b", paused=True, paused_by="DATA-bob", paused_reason="DATA-why")
-    RunLeaseFactory(name="DATA-c", expires_at=ago(61), **{**held, "ttl": timedelta(minutes=1)})
+    once = {**held, "ttl": timedelta(minutes=1), "holder_process": process}
+    RunLeaseFactory(name="DATA-c", expires_at=ago(61), **once)
     RunLeaseFactory(name="DATA-d", not_before=ago(-90_000))
     RunLeaseFactory(name="DATA-e", heartbeat=False, progress={"done": 5}, **held)
     here = {"host": this_process().host, "holder": "DATA-here"}

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import phrases, silences, store
-from ..holder import living_group
+from ..holder import can_judge, group_of, living_group
 from ..models import AlertKind
 from ..phrases import Phrase, translated
 from ..terms import spoken
@@ -213,37 +213,9 @@ class Break(Action):
         return lease.token is not None or (lease.due is not None and lease.due > lease.now)
 
     def effects(self, lease: Any) -> list[object]:
-        if lease.token is None:
-            return _lift_effects(lease)
-        holder = words.name(lease.holder)
-        said: list[object] = []
-        if lease.expires_epoch > lease.now:
-            renewed = words.when(lease.renewed_epoch, lease.now)
-            said.append(
-                format_html(_("{who} holds it now, and renewed it {ago}."), who=holder, ago=renewed)
-            )
-            said.append(
-                _("It is told that it lost the lease, and is stopped where that is possible.")
-            )
-        else:
-            expired = words.when(lease.expires_epoch, lease.now)
-            said.append(format_html(_("{who} held it; it expired {ago}."), who=holder, ago=expired))
-        facts = {"old": lease.generation, "new": lease.generation + 1}
-        said.append(
-            _(
-                "The generation rises from %(old)s to %(new)s: what the holder writes through a"
-                " fence is refused from then on. Other writes of it are not."
-            )
-            % facts
-        )
-        said.append(_("Its run is closed as lost."))
-        left = lease.expires_epoch - lease.now
-        if left > 0:
-            said.append(
-                _("Without a renewal it expires in %(length)s.") % {"length": words.age(left)}
-            )
-        else:
-            said += _expired_effects(lease)
+        said = _break_effects(lease) if lease.token is not None else _lift_effects(lease)
+        if lease.paused:
+            said.append(_("It stays paused until it is resumed."))
         return said
 
     def perform(self, order: Order) -> Phrase:
@@ -251,7 +223,7 @@ class Break(Action):
         broken = store.break_lease(order.lease.name, order.alias, by=order.by, **order.given)
         if not broken.was_held:
             return phrases.gettext("The next run may start at once: %(reason)s", reason=reason)
-        if broken.free_at is None:
+        if broken.free_at is None or broken.free_at <= order.lease.now:
             return phrases.gettext(
                 "Taken away from %(holder)s, the next run may start at once: %(reason)s",
                 holder=broken.holder,
@@ -297,14 +269,52 @@ def _with_reason(text: Phrase, reason: str) -> Phrase:
     return phrases.gettext("%(done)s %(reason)s", done=text, reason=reason) if reason else text
 
 
+def _break_effects(lease: Any) -> list[object]:
+    holder = words.name(lease.holder)
+    said: list[object] = []
+    if lease.expires_epoch > lease.now:
+        renewed = words.when(lease.renewed_epoch, lease.now)
+        said.append(
+            format_html(_("{who} holds it now, and renewed it {ago}."), who=holder, ago=renewed)
+        )
+        said.append(_("It is told that it lost the lease, and is stopped where that is possible."))
+    else:
+        expired = words.when(lease.expires_epoch, lease.now)
+        said.append(format_html(_("{who} held it; it expired {ago}."), who=holder, ago=expired))
+    facts = {"old": lease.generation, "new": lease.generation + 1}
+    said.append(
+        _(
+            "The generation rises from %(old)s to %(new)s: what the holder writes through a"
+            " fence is refused from then on. Other writes of it are not."
+        )
+        % facts
+    )
+    said.append(_("Its run is closed as lost."))
+    left = lease.expires_epoch - lease.now
+    if left > 0:
+        said.append(_("Without a renewal it expires in %(length)s.") % {"length": words.age(left)})
+    else:
+        said += _expired_effects(lease)
+    return said
+
+
 def _expired_effects(lease: Any) -> list[object]:
-    group = living_group(lease.host, lease.holder_process)
-    if group is None:
-        return [_("The next run may start at once, as it may now.")]
+    """What keeps the next run waiting, judged as far as it can be from here."""
+    host, process = lease.host, lease.holder_process
+    facts = {"group": group_of(process), "host": words.name(host)}
+    if living_group(host, process) is not None:
+        program = _("Its program still runs on {host}, as process group {group}.")
+    elif facts["group"] is not None and not can_judge(host, process):
+        program = _(
+            "Its program, process group {group}, may still run on {host}: that cannot be seen"
+            " from here."
+        )
+    else:
+        return [_("Since it has expired, no run waits for its holder.")]
     return [
-        _("Its program still runs as process group %(group)s, which keeps the next run waiting.")
-        % {"group": group},
-        _("After this it may start at once, beside that program: two at once."),
+        format_html(program, **facts),
+        _("Runs on that host wait until it has ended; elsewhere the next may start now."),
+        _("After this it may start there too, beside that program: two at once."),
     ]
 
 
