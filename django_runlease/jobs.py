@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from django.core.management import get_commands
@@ -55,7 +56,7 @@ class Job:
     def what(self) -> str:
         """What it runs. Arguments are left out: they may be secret."""
         if self.function is not None:
-            return str(self)
+            return _name_of(self.function)
         return self.program[0] if self.program else f"manage.py {self.command[0]}"
 
     @property
@@ -63,6 +64,14 @@ class Job:
         """The function and, if it can be told, the line of its module where it begins."""
         code = getattr(inspect.unwrap(self.function), "__code__", None) if self.function else None
         return f"{self} (line {code.co_firstlineno})" if code else str(self)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """Its own, or that of its class. The repr of a partial would tell its arguments."""
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{function.__module__}.{name}"
 
 
 _registered: dict[str, list[Job]] = {}

@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from inspect import GEN_CREATED, GEN_SUSPENDED, getgeneratorstate
 from unittest.mock import patch
 
@@ -84,6 +85,30 @@ def test_what_runs_is_told_in_the_lease_without_its_arguments(monkeypatch, work,
     wish = Claim(name="job", terms=resolve({"ttl": 60}))
     report = runner.run(Job(name="job", **work), wish, grace=10.0, own_process=False)
     assert (report.message, runs) == ("succeeded", [told])
+
+
+class Noting:
+    def __init__(self, password):
+        self.password = password
+
+    def __call__(self, held, password=""):
+        note_what_runs()
+
+    def __repr__(self):
+        return f"Noting({self.password})"
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (partial(partial(note_what_runs, "x"), "secret"), "tests.test_runner.note_what_runs"),
+        (Noting("secret"), "tests.test_runner.Noting"),
+        (partial(Noting("secret"), password="secret"), "tests.test_runner.Noting"),
+        (Noting("secret").__call__, "tests.test_runner.Noting.__call__"),
+    ],
+)
+def test_what_runs_of_a_function_with_arguments_of_its_own_tells_none_of_them(function, told):
+    assert Job(name="job", function=function).what == told
 
 
 def test_what_a_holder_runs_is_kept_to_255_characters_and_left_out_if_it_is_not_known():
@@ -630,6 +655,7 @@ def test_a_run_longer_than_its_ttl_keeps_its_lease():
 
 THREAD = """
 import threading, time
+from functools import partial
 from pathlib import Path
 def work():
     end = time.monotonic() + 60
