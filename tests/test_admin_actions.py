@@ -2,21 +2,33 @@
 
 import re
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
-from django.db import connection
+from django.db import connection, transaction
 
 from django_runlease import claim
 from django_runlease import lease as lease_of
 from django_runlease.holder import group_led_by, this_process
 from django_runlease.models import Alert, Run, RunLease
+from django_runlease.store import connection as store_connection
 
 from .factories import AlertFactory, RunFactory, RunLeaseFactory
 from .pages import HOSTILE, Page, address
-from .support import Worker, ago, named_by, open_transaction, wait_for
+from .support import (
+    DEADLINE,
+    Worker,
+    ago,
+    backends,
+    elsewhere,
+    named_by,
+    open_transaction,
+    wait_for,
+)
 
 RIGHTS = {
     "pause": "pause_runlease",
@@ -354,6 +366,38 @@ def test_a_break_names_what_keeps_it_waiting_and_offers_to_end_it(ops):
     assert "--force" not in said.text
     assert said.all("input", type="checkbox", name="force")
     assert RunLease.objects.get().token == lease.token
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_operators_who_break_at_once_the_second_is_shown_what_is_there_now(ops, monkeypatch):
+    monkeypatch.setattr(store_connection, "LOCK_TIMEOUT_MS", 600_000)
+    lease = in_trouble()
+    ready, finish = threading.Event(), threading.Event()
+
+    def be_the_first():
+        with transaction.atomic():
+            RunLease.objects.update(generation=8, holder="web9:1")
+            ready.set()
+            finish.wait(DEADLINE)
+
+    def let_it_end_once_the_second_waits():
+        wait_for(lambda: backends("wait_event_type = 'Lock'"))
+        finish.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(elsewhere, be_the_first)
+        wait_for(lambda: ready.is_set() or first.done())
+        second = pool.submit(elsewhere, let_it_end_once_the_second_waits)
+        try:
+            said = do(ops, lease, "break", wait="now", generation=7, reason="x")
+        finally:
+            finish.set()
+            first.result()
+            second.result()
+    assert "It changed hands meanwhile, so nothing was broken. Above is what" in said.text
+    assert "web9:1 holds it now" in said.text
+    assert not said.all("input", type="checkbox")
+    assert said.all("input", name="generation")[0]["value"] == "8"
 
 
 @pytest.mark.django_db(transaction=True)

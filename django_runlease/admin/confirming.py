@@ -88,6 +88,9 @@ def _confirm(
     sent = is_post and form.is_valid()
     if sent and _perform(lease_admin, action, request, lease, kind, form):
         return HttpResponseRedirect(back)
+    if sent and action is BREAK and _has_changed_hands(lease_admin, request, lease):
+        # While it waited for the row: once more, with what is there now.
+        return _confirm(lease_admin, action, request, object_id, kind)
     context = {
         **lease_admin.page_context(
             request, lease, (words.name(lease.name), back), (action.label, "")
@@ -102,6 +105,11 @@ def _confirm(
         "alerts": _about(lease_admin.alias, lease, kind),
     }
     return TemplateResponse(request, "runlease/admin/confirm.html", context)
+
+
+def _has_changed_hands(lease_admin: RunLeaseAdmin, request: HttpRequest, lease: Any) -> bool:
+    now = lease_admin.get_object(request, str(lease.pk))
+    return now is None or now.generation != lease.generation
 
 
 def _perform(
