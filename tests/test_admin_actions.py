@@ -303,6 +303,21 @@ def test_a_break_of_what_is_paused_says_that_it_stays_so(ops, held):
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"held": True}, "Taken away from elsewhere:4711, and it stays paused: x"),
+        ({"not_before": ago(-60)}, "It waits no longer, and stays paused: x"),
+    ],
+)
+def test_a_break_of_a_paused_lease_does_not_say_that_the_next_run_may_start(ops, fields, said):
+    lease = RunLeaseFactory(name="job", paused=True, generation=7, **fields)
+    text = do(ops, lease, "break", wait="now", generation=7, reason="x").text
+    assert said in text
+    assert "the next run may start" not in text
+
+
+@pytest.mark.django_db
 def test_what_is_done_already_is_not_done_again(ops):
     lease = RunLeaseFactory(name="job")
     said = do(ops, lease, "break", wait="now", generation=1, reason="x")

@@ -221,6 +221,8 @@ class Break(Action):
     def perform(self, order: Order) -> Phrase:
         reason = order.given["reason"]
         broken = store.break_lease(order.lease.name, order.alias, by=order.by, **order.given)
+        if order.lease.paused:
+            return _broken_while_paused(broken, reason)
         if not broken.was_held:
             return phrases.gettext("The next run may start at once: %(reason)s", reason=reason)
         if broken.free_at is None or broken.free_at <= order.lease.now:
@@ -267,6 +269,16 @@ class Silence(Action):
 
 def _with_reason(text: Phrase, reason: str) -> Phrase:
     return phrases.gettext("%(done)s %(reason)s", done=text, reason=reason) if reason else text
+
+
+def _broken_while_paused(broken: store.Broken, reason: str) -> Phrase:
+    if not broken.was_held:
+        return phrases.gettext("It waits no longer, and stays paused: %(reason)s", reason=reason)
+    return phrases.gettext(
+        "Taken away from %(holder)s, and it stays paused: %(reason)s",
+        holder=broken.holder,
+        reason=reason,
+    )
 
 
 def _break_effects(lease: Any) -> list[object]:
