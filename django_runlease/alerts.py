@@ -219,8 +219,8 @@ def stuck(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if lease.expires_in > lease.ttl + CLOCK_SLACK:
         return _critical(
             _(
-                "it expires in %(expiry)s although its ttl is %(ttl)s: the database's clock was set"
-                " back",
+                "it expires in %(expiry)s, and would %(ttl)s after a renewal: the database's clock"
+                " was set back",
                 **facts,
             ),
             _("if %(holder)s is gone, %(break)s, with --now", **facts),
@@ -229,8 +229,8 @@ def stuck(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
         return None
     return _critical(
         _(
-            "held by %(holder)s, which renewed it %(ago)s, with a ttl of %(ttl)s: it hangs, is"
-            " frozen, or cannot reach the database",
+            "held by %(holder)s, which renewed it %(ago)s, and loses it after %(ttl)s without a"
+            " renewal: it hangs, is frozen, or cannot reach the database",
             ago=_ago(lease.renewed_ago),
             **facts,
         ),

@@ -377,11 +377,18 @@ def fence(
 ) -> AbstractContextManager[None]:
     """A fence of *lease*: the current one, if none is given, or one that a parent process holds.
 
-    As :meth:`HeldLease.fence`. Raises RunLeaseError where there is no current lease.
+    As :meth:`HeldLease.fence`. Raises RunLeaseError where there is no current lease, TypeError for
+    what is no lease, such as a claim that was declined.
     """
-    lease = lease or current_lease()
+    if lease is None:
+        lease = current_lease()
     if lease is None:
         raise RunLeaseError("no lease is held here: give fence() one, or call it under lease()")
     if isinstance(lease, HeldLease):
         return lease.fence(using, idle=idle)
-    return fenced(lease, using, idle=idle)
+    if isinstance(lease, InheritedLease):
+        return fenced(lease, using, idle=idle)
+    raise TypeError(
+        f"fence() takes a lease, not {lease!r}: write `if held:` before the fence of what claim()"
+        " returned"
+    )

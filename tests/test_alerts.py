@@ -266,7 +266,8 @@ sys.stdin.read()
         assert found() == {}
         set_back(410, "renewed_at")
         assert found() == {"stuck": "critical"}
-        assert re.search(r"renewed it 6m \d+s ago, with a ttl of 10m", finding("stuck").message)
+        said = r"renewed it 6m \d+s ago, and loses it after 10m without a renewal"
+        assert re.search(said, finding("stuck").message)
     finally:
         process.kill()
         process.communicate()

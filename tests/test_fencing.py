@@ -3,6 +3,7 @@ import threading
 from contextlib import suppress
 from datetime import timedelta
 from signal import SIGCONT, SIGKILL, SIGSTOP
+from uuid import uuid4
 
 import pytest
 from django.core.exceptions import FieldDoesNotExist
@@ -827,6 +828,15 @@ def test_without_a_whole_lease_in_the_environment_inherited_lease_says_what_to_d
 def test_a_fence_without_any_lease_says_what_to_do():
     with pytest.raises(RunLeaseError, match="no lease is held here"):
         public_fence()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fence_of_what_is_no_lease_is_refused_and_not_one_of_the_current_lease():
+    with lease("job", ttl=60, heartbeat=False):
+        declined = claim("job", heartbeat=False)
+        for wrong in (declined, "job", False, uuid4()):
+            with pytest.raises(TypeError, match=r"fence\(\) takes a lease, not .*`if held:`"):
+                public_fence(wrong)
 
 
 @pytest.mark.django_db(transaction=True)
