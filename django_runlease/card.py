@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from . import history
 from .history import Row
 from .holder import age, is_dead, this_process
-from .models import Outcome, State
+from .models import Outcome
 from .search import Filters
 from .statistics import statistics
 
@@ -95,7 +95,7 @@ def _estimated_left(lease: Row, share: float | None) -> float | None:
     held, old = lease["held_for"], lease["renewed_ago"]
     if not share or share == 1 or held is None or old is None or not lease["expires_in"]:
         return None
-    if lease["state"] == State.EXPIRED or lease["expires_in"] <= 0:
+    if lease["expires_in"] <= 0:
         return None
     left = (held - old) * (1 - share) / share - old
     return round(left, 6) if left > 0 and math.isfinite(left) else None

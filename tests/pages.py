@@ -18,6 +18,13 @@ def address(lease: RunLease, page: str = "change", *more: str) -> str:
     return reverse(f"admin:runlease_runlease_{page}", args=[lease.pk, *more])
 
 
+def send(client: Any, place: str, **given: Any) -> Any:
+    """Answer the confirmation at *place* as a browser does, with *given* filled in."""
+    shown = client.get(place)
+    filled = Page(shown).form if shown.status_code == 200 else {}
+    return client.post(place, {**filled, **given})
+
+
 class Page(HTMLParser):
     """The text of a page, and what in it a Content-Security-Policy without 'unsafe-inline' and
     'nonce' refuses."""
@@ -52,6 +59,13 @@ class Page(HTMLParser):
             for name, found in self.tags
             if name == tag and all(found.get(key) == value for key, value in attributes.items())
         ]
+
+    @property
+    def form(self) -> dict[str, str]:
+        """What its form sends if nobody changes anything in it."""
+        fields = self.all("input")
+        chosen = [f for f in fields if f.get("type") not in ("radio", "checkbox") or "checked" in f]
+        return {str(field["name"]): field.get("value") or "" for field in chosen if "name" in field}
 
     @property
     def labels(self) -> list[str]:

@@ -53,7 +53,7 @@ def wait_for(condition: Callable[[], Result], deadline: float = DEADLINE) -> Res
 def named_by(refuse: Callable[[], str]) -> str:
     """What *refuse* says once it names who locks a row. They are looked for while it waits for the
     lock, for which a machine that is slow then may have no time."""
-    return wait_for(lambda: said if "locked by process" in (said := refuse()) else "")
+    return wait_for(lambda: said if "locked by database process" in (said := refuse()) else "")
 
 
 def together(*calls: Callable[[], Result]) -> list[Result]:

@@ -11,20 +11,21 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.db import connection, transaction
 
-from django_runlease import claim
+from django_runlease import claim, store
 from django_runlease import lease as lease_of
 from django_runlease.holder import group_led_by, this_process
 from django_runlease.models import Alert, Run, RunLease
 from django_runlease.store import connection as store_connection
 
 from .factories import AlertFactory, RunFactory, RunLeaseFactory
-from .pages import HOSTILE, Page, address
+from .pages import HOSTILE, Page, address, send
 from .support import (
     DEADLINE,
     Worker,
     ago,
     backends,
     elsewhere,
+    granted,
     named_by,
     open_transaction,
     wait_for,
@@ -65,7 +66,7 @@ def buttons(client, lease):
 
 def do(client, lease, action, **given):
     """Confirm, and see the page of the lease that follows."""
-    response = client.post(confirmation(lease, action), given)
+    response = send(client, confirmation(lease, action), **given)
     if response.status_code == 200:
         return Page(response)
     assert response.url == address(lease)
@@ -165,6 +166,27 @@ def test_a_pause_says_who_and_why_and_leaves_the_holder_alone(ops):
 
 
 @pytest.mark.django_db
+def test_a_pause_says_of_no_expired_holder_that_it_goes_on(ops):
+    lease = RunLeaseFactory(name="job", held=True, expires_at=ago(60))
+    assert "goes on" not in Page(ops.get(confirmation(lease, "pause"))).text
+
+
+@pytest.mark.django_db
+def test_what_somebody_else_has_done_already_is_not_logged_again(ops, monkeypatch):
+    """Between the look and the change."""
+    lease = in_trouble()
+    pause = store.pause
+
+    def second(name, alias, **how):
+        pause(name, alias, **how)
+        return pause(name, alias, **how)
+
+    monkeypatch.setattr(store, "pause", second)
+    assert "There is nothing to do any more" in do(ops, lease, "pause", reason="x").text
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db
 def test_the_admins_log_says_where_else_to_look_if_nothing_was_done_there(ops):
     said = Page(ops.get(address(RunLeaseFactory(name="job"), "history"))).text
     assert "What was done by command stands on the page of the lease." in said
@@ -175,7 +197,7 @@ def test_the_admins_log_says_where_else_to_look_if_nothing_was_done_there(ops):
 @pytest.mark.parametrize("action", ["pause", "break"])
 def test_a_reason_is_required(ops, action):
     lease = in_trouble()
-    said = do(ops, lease, action, wait="wait", generation=7)
+    said = do(ops, lease, action)
     assert "This field is required" in said.text
     assert not RunLease.objects.get().paused
     assert RunLease.objects.get().token
@@ -187,9 +209,57 @@ def test_a_resume_names_who_paused_and_why_and_lets_the_next_tick_run(ops):
     lease = RunLeaseFactory(name="job", paused=True, paused_by="bob", paused_reason="no paper")
     said = Page(ops.get(confirmation(lease, "resume")))
     assert "It was paused by bob , because: no paper" in said.text
+    assert "The next tick may run again." in said.text
     do(ops, lease, "resume", reason="")
     assert not RunLease.objects.get().paused
     assert LogEntry.objects.get().change_message == "Resumed."
+
+
+@pytest.mark.django_db
+def test_a_resume_ends_no_other_pause_than_its_page_has_shown(ops):
+    lease = RunLeaseFactory(name="job", paused=True, paused_by="bob", paused_reason="a\nb")
+    shown = Page(ops.get(confirmation(lease, "resume"))).form
+    RunLease.objects.update(paused_by="ann", paused_reason="data is corrupt")
+    said = Page(ops.post(confirmation(lease, "resume"), {**shown, "reason": "mine"}))
+    assert "It has changed meanwhile, so nothing was done." in said.text
+    assert "It was paused by ann , because: data is corrupt" in said.text
+    assert said.form["reason"] == "mine"
+    assert RunLease.objects.get().paused
+    for forged in ('"ann"', "[[1], {}]", "7", "x", ""):
+        ops.post(confirmation(lease, "resume"), {"pause": forged})
+        assert RunLease.objects.get().paused
+    assert ops.post(confirmation(lease, "resume"), said.form).url == address(lease)
+    assert not RunLease.objects.get().paused
+
+
+@pytest.mark.django_db
+def test_a_reason_of_several_lines_does_not_keep_a_pause_from_being_ended(ops):
+    lease = RunLeaseFactory(name="job", paused=True, paused_by="bob", paused_reason="a\nb\r\nc")
+    do(ops, lease, "resume")
+    assert not RunLease.objects.get().paused
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_lease_that_was_broken_says_everywhere_what_its_next_run_waits_for(ops):
+    with Worker(600):
+        lease = RunLease.objects.get(name="job")
+        do(ops, lease, "pause", reason="x")
+        said = do(ops, lease, "break", wait="wait", reason="y").text
+        when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+        assert re.search(f"It stays paused, and no run starts before {when}: y", said)
+        why = "it was broken, and its last holder may still be at work"
+        resuming = Page(ops.get(confirmation(lease, "resume"))).text
+        assert re.search(f"No run starts before {when}: {why}", resuming)
+        assert "The next tick may run again" not in resuming
+        after = do(ops, lease, "resume").text
+        assert re.search(f"free No run starts before {when}: {why}", after)
+        assert re.search(rf"Not before {when} in \S+ \S+ {why}", after)
+
+
+@pytest.mark.django_db
+def test_a_free_lease_says_that_it_waits_for_its_minimum_hold(ops):
+    lease = RunLeaseFactory(name="job", not_before=ago(-60))
+    assert "its minimum hold lasts until then" in Page(ops.get(address(lease))).text
 
 
 @pytest.mark.django_db
@@ -203,11 +273,53 @@ def test_a_break_shows_the_live_holder_and_what_it_does_to_it(ops):
 
 
 @pytest.mark.django_db
+def test_a_page_that_is_not_read_again_counts_nothing_down_and_says_of_when_it_is(ops):
+    said = Page(ops.get(confirmation(in_trouble(), "break")))
+    assert "data-runlease-left" not in said.html
+    assert re.search(r"As of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", said.text)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("runs", "told", "choice"),
+    [
+        ({}, "goes on until it asks", "code that never asks may go on then"),
+        ({"runs": "bill.py"}, "runjob stops its job", "by then runjob has stopped its job"),
+    ],
+)
+def test_a_break_promises_no_end_of_what_holds_it_in_code(ops, runs, told, choice):
+    process = {"pid": 4711, **runs}
+    lease = RunLeaseFactory(name="job", held=True, holder_process=process)
+    text = Page(ops.get(confirmation(lease, "break"))).text
+    assert "It is told that it lost the lease, and " + told in text
+    assert choice in text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_break_of_a_holder_that_is_gone_lets_the_next_run_in_at_once_and_says_so(ops):
+    with Worker(600) as worker:
+        lease = RunLease.objects.get(name="job")
+        shown = Page(ops.get(confirmation(lease, "break"))).form
+        assert shown["wait"] == "wait"
+        worker.process.kill()
+        worker.process.wait()
+    said = Page(ops.get(confirmation(lease, "break")))
+    assert f"{lease.holder} held it; its process is gone." in said.text
+    assert "holds it now" not in said.text
+    assert said.all("input", type="radio") == []
+    top = "Its process is gone: the next tick on its host takes over"
+    assert top in Page(ops.get(address(lease))).text
+    done = ops.post(confirmation(lease, "break"), {**shown, "reason": "x"})
+    assert "the next run may start at once: x" in Page(ops.get(done.url)).text
+    assert granted().generation == 3
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize(("wait", "waits"), [("wait", True), ("now", False)])
 def test_a_break_waits_for_the_ttl_or_not_and_stands_in_the_history(ops, wait, waits):
     lease = in_trouble()
     RunFactory(lease_name="job", generation=7, token=lease.token, running=True)
-    text = do(ops, lease, "break", wait=wait, generation=7, reason="web1 is on fire").text
+    text = do(ops, lease, "break", wait=wait, reason="web1 is on fire").text
     after = RunLease.objects.get()
     assert (after.token, after.generation) == (None, 8)
     assert (after.not_before is not None) == waits
@@ -221,12 +333,27 @@ def test_a_break_waits_for_the_ttl_or_not_and_stands_in_the_history(ops, wait, w
 def test_a_break_that_was_meant_for_another_holder_breaks_nothing(ops):
     lease = in_trouble()
     said = do(ops, lease, "break", wait="now", generation=6, reason="x")
-    assert "It changed hands meanwhile" in said.text
+    assert "It has changed meanwhile" in said.text
     assert said.all("input", name="generation")[0]["value"] == "7"
     assert "checked" in said.all("input", name="wait", value="wait")[0]
     assert not said.all("input", type="checkbox")
     assert RunLease.objects.get().token == lease.token
     assert not LogEntry.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_break_that_was_to_wait_for_a_holder_lifts_no_minimum_hold_of_what_is_free_now(ops):
+    lease = in_trouble()
+    shown = Page(ops.get(confirmation(lease, "break"))).form
+    RunLease.objects.update(
+        token=None, expires_at=None, holder="", host="", holder_process=None, not_before=ago(-60)
+    )
+    said = Page(ops.post(confirmation(lease, "break"), {**shown, "reason": "x"}))
+    assert "It has changed meanwhile, so nothing was done." in said.text
+    assert "does not wait for its minimum hold any more" in said.text
+    assert RunLease.objects.get().not_before is not None
+    assert ops.post(confirmation(lease, "break"), said.form).url == address(lease)
+    assert RunLease.objects.get().not_before is None
 
 
 @pytest.mark.django_db
@@ -236,12 +363,12 @@ def test_after_a_break_only_a_break_that_says_so_lets_the_next_run_start_beside_
     RunFactory(
         lease_name="job", generation=7, started_at=lease.claimed_at, token=lease.token, running=True
     )
-    do(ops, lease, "break", wait="wait", generation=7, reason="it hangs")
+    do(ops, lease, "break", wait="wait", reason="it hangs")
     page = Page(ops.get(address(lease, "break")))
     assert "It was taken from its last holder, which may still be at work" in page.text
     assert "two at once" in page.text
     assert page.all("input", name="wait") == []
-    assert "start at once: now" in do(ops, lease, "break", generation=8, reason="now").text
+    assert "start at once: now" in do(ops, lease, "break", reason="now").text
     assert RunLease.objects.get().not_before is None
 
 
@@ -259,8 +386,7 @@ def test_a_break_of_an_expired_lease_has_nothing_to_wait_for_and_so_nothing_to_c
     said = Page(ops.get(confirmation(lease, "break")))
     assert "Since it has expired, no run waits for its holder." in said.text
     assert said.all("input", name="wait", type="radio") == []
-    sent = {field["name"]: field.get("value", "") for field in said.all("input", type="hidden")}
-    done = do(ops, lease, "break", **{**sent, "reason": "x"}).text
+    done = do(ops, lease, "break", reason="x").text
     assert "Taken away from elsewhere:4711, the next run may start at once: x" in done
     assert RunLease.objects.get().token is None
     with lease_of("job", ttl=60) as held:
@@ -312,7 +438,7 @@ def test_a_break_of_what_is_paused_says_that_it_stays_so(ops, held):
 )
 def test_a_break_of_a_paused_lease_does_not_say_that_the_next_run_may_start(ops, fields, said):
     lease = RunLeaseFactory(name="job", paused=True, generation=7, **fields)
-    text = do(ops, lease, "break", wait="now", generation=7, reason="x").text
+    text = do(ops, lease, "break", wait="now", reason="x").text
     assert said in text
     assert "the next run may start" not in text
 
@@ -320,7 +446,7 @@ def test_a_break_of_a_paused_lease_does_not_say_that_the_next_run_may_start(ops,
 @pytest.mark.django_db
 def test_what_is_done_already_is_not_done_again(ops):
     lease = RunLeaseFactory(name="job")
-    said = do(ops, lease, "break", wait="now", generation=1, reason="x")
+    said = do(ops, lease, "break", wait="now", reason="x")
     assert "There is nothing to do any more" in said.text
     assert not LogEntry.objects.exists()
 
@@ -335,6 +461,24 @@ def test_an_alert_is_silenced_for_a_time_or_told_again(ops, length, silent):
     assert (alert.silenced_until is not None) == silent
     assert alert.silenced_by == ("ada" if silent else "")
     assert "failing" in LogEntry.objects.get().change_message
+
+
+@pytest.mark.django_db
+def test_the_page_of_a_silence_says_of_which_alert_and_what_silence_it_has(ops):
+    lease = in_trouble()
+    said = Page(ops.get(confirmation(lease, "silence")))
+    assert "failing : 3 failures in a row" in said.text
+    assert "silenced until" not in said.text
+    assert said.all("input", type="radio", value="0") == []
+    do(ops, lease, "silence", length="168", reason="known")
+    said = Page(ops.get(confirmation(lease, "silence")))
+    assert re.search(r"silenced until \d{4}-.* by ada", said.text)
+    assert "This replaces the silence that it has." in said.text
+    assert said.all("input", type="radio", value="0")
+    Run.objects.all().delete()
+    gone = Page(ops.get(confirmation(lease, "silence"))).text
+    assert "It is not there now." in gone
+    assert "It stays open" not in gone
 
 
 @pytest.mark.django_db
@@ -358,7 +502,7 @@ def test_hostile_reasons_stay_text(ops):
 def test_a_holder_whose_lease_is_broken_is_told(ops):
     with Worker(60) as worker:
         lease = RunLease.objects.get(name="job")
-        do(ops, lease, "break", wait="now", generation=lease.generation, reason="it hangs")
+        do(ops, lease, "break", wait="now", reason="it hangs")
         wait_for(lambda: worker.ask("held.lost.is_set()") == "True")
         assert worker.ask("held.lost_reason") == "broken"
 
@@ -373,13 +517,17 @@ def test_after_a_pause_the_next_claim_declines(ops):
 @pytest.mark.django_db(transaction=True)
 def test_a_break_names_what_keeps_it_waiting_and_offers_to_end_it(ops):
     lease = in_trouble()
-    given = {"wait": "now", "generation": 7, "reason": "x"}
+    given = {"wait": "now", "reason": "x"}
     lock = "SELECT 1 FROM runlease_runlease WHERE name = 'job' FOR UPDATE"
     with open_transaction(lock):
         named_by(lambda: do(ops, lease, "break", **given).text)
         said = do(ops, lease, "break", **given)
     assert "--force" not in said.text
+    assert "Nothing was broken: its row is locked by" in said.text
     assert said.all("input", type="checkbox", name="force")
+    again = Page(ops.post(address(lease, "break"), {**said.form, "force": "on", "reason": ""}))
+    assert "This field is required" in again.text
+    assert "checked" in again.all("input", type="checkbox", name="force")[0]
     assert RunLease.objects.get().token == lease.token
 
 
@@ -404,12 +552,12 @@ def test_of_two_operators_who_break_at_once_the_second_is_shown_what_is_there_no
         wait_for(lambda: ready.is_set() or first.done())
         second = pool.submit(elsewhere, let_it_end_once_the_second_waits)
         try:
-            said = do(ops, lease, "break", wait="now", generation=7, reason="x")
+            said = do(ops, lease, "break", wait="now", reason="x")
         finally:
             finish.set()
             first.result()
             second.result()
-    assert "It changed hands meanwhile, so nothing was broken. Above is what" in said.text
+    assert "It has changed meanwhile, so nothing was done. Above is what" in said.text
     assert "web9:1 holds it now" in said.text
     assert not said.all("input", type="checkbox")
     assert said.all("input", name="generation")[0]["value"] == "8"
@@ -422,7 +570,7 @@ def test_what_keeps_another_action_waiting_is_named_too(ops, action, table):
     with open_transaction(f"SELECT 1 FROM runlease_{table} FOR UPDATE"):
         text = named_by(lambda: do(ops, lease, action, reason="x", length="1").text)
         said = do(ops, lease, action, reason="x", length="1")
-    assert re.search(r"its row is locked by process \d+ \(.*\); try again", text)
+    assert re.search(r"its row is locked by database process \d+ \(.*\); try again", text)
     assert not said.all("input", name="force")
     assert not LogEntry.objects.exists()
 
@@ -445,7 +593,7 @@ def test_a_page_of_an_error_shows_no_token_either(ops, settings, monkeypatch):
     lease = in_trouble()
     lease.refresh_from_db()
     monkeypatch.setattr("django_runlease.store.operating.note_action", fail)
-    page = ops.post(address(lease, "break"), {"reason": "x", "wait": "now", "generation": 7})
+    page = send(ops, address(lease, "break"), reason="x", wait="now")
     assert page.status_code == 500
     assert "no luck" in page.content.decode()
     assert str(lease.token) not in page.content.decode()

@@ -637,7 +637,7 @@ def test_a_client_frozen_in_the_middle_of_a_statement_is_not_silent_and_a_forced
         assert refused().declined.reason == "busy"
         assert manage("runlease", "break", "job", "--yes").returncode != 0
         blocked = named_by(lambda: manage("runlease", "break", "job", "--yes").stderr)
-        assert f"its row is locked by process {pid} (" in blocked
+        assert f"its row is locked by database process {pid} (" in blocked
         assert "--force ends them" in blocked
         assert RunLease.objects.get().token is not None
         forced = manage("runlease", "break", "job", "--yes", "--force")

@@ -17,7 +17,7 @@ from django_runlease.models import (
     Run,
     RunLease,
 )
-from django_runlease.store import Blocked, Closing
+from django_runlease.store import Blocked, Closing, Seen
 from django_runlease.store import connection as store_connection
 from django_runlease.store.connection import database_clock
 
@@ -255,7 +255,7 @@ def test_a_reason_that_is_too_long_changes_nothing_and_says_what_to_do(do):
 def test_what_is_refused_is_not_written_down():
     RunLeaseFactory(name="job", held=True)
     for do in (
-        lambda: break_job(generation=7),
+        lambda: break_job(seen=Seen(generation=7, is_held=True)),
         lambda: store.break_lease("nobody", "default", by="ann"),
         lambda: resume(name="nobody"),
         lambda: silence(length=timedelta(hours=1)),
@@ -340,11 +340,11 @@ def test_of_two_who_resume_at_once_one_did_it():
 
 @pytest.mark.django_db(transaction=True)
 def test_of_two_who_break_one_claim_one_did_it():
-    claimed = granted()
+    seen = Seen(generation=granted().generation, is_held=True)
 
     def break_it(who):
         try:
-            return break_job(by=who, generation=claimed.generation).was_held
+            return break_job(by=who, seen=seen).was_held
         except Blocked:
             return False
 

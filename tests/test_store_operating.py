@@ -1,15 +1,17 @@
 import re
+import subprocess
 import threading
 import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.db.models import F
 
-from django_runlease import store
+from django_runlease import holder, store
 from django_runlease.exceptions import RunLeaseError
 from django_runlease.models import Outcome, Run, RunLease
-from django_runlease.store import Blocked, Closing, blocking
+from django_runlease.store import Blocked, Changed, Closing, Seen, blocking
 from django_runlease.store import connection as store_connection
 
 from .factories import RunLeaseFactory
@@ -93,6 +95,96 @@ def test_a_break_of_an_expired_lease_does_not_keep_anybody_waiting():
     expire()
     break_job()
     assert granted().generation == 3
+
+
+@pytest.mark.django_db
+def test_the_run_of_a_lease_that_expired_before_its_break_ended_when_it_expired():
+    claimed = granted(ttl=60)
+    expire()
+    RunLease.objects.update(expires_at=F("expires_at") - timedelta(days=3))
+    Run.objects.update(started_at=F("started_at") - timedelta(days=4))
+    (closed,) = break_job().closed
+    run = Run.objects.get(pk=claimed.run_id)
+    day = timedelta(days=1).total_seconds()
+    assert closed.duration == pytest.approx(day, abs=120)
+    assert (run.finished_at - run.started_at).total_seconds() == pytest.approx(day, abs=120)
+
+
+@pytest.mark.django_db
+def test_a_break_of_a_holder_that_is_seen_to_be_gone_waits_for_nobody():
+    process = subprocess.Popen(["sleep", "600"])
+    start = holder.start_ticks((holder.PROC / f"{process.pid}/stat").read_text())
+    process.kill()
+    process.wait()
+    granted(ttl=300)
+    gone = {**holder.this_process().process, "pid": process.pid, "start": start}
+    RunLease.objects.update(holder_process=gone)
+    broken = break_job()
+    assert (broken.is_gone, broken.free_at) == (True, None)
+    assert lease_row()["not_before"] is None
+    assert granted().generation == 3
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("seen", "is_broken"),
+    [
+        (Seen(generation=1, is_held=True), True),
+        (Seen(generation=2, is_held=True), False),
+        (Seen(generation=1, is_held=False), False),
+    ],
+)
+def test_only_what_was_seen_is_broken(seen, is_broken):
+    granted()
+    before = lease_row()
+    if is_broken:
+        assert break_job(seen=seen).was_held
+        return
+    with pytest.raises(Changed, match="job: it has changed meanwhile, so nothing was done"):
+        break_job(seen=seen)
+    assert lease_row() == before
+
+
+@pytest.mark.django_db
+def test_a_minimum_hold_outlives_a_break_that_was_meant_for_its_holder():
+    claimed = granted()
+    seen = Seen(generation=claimed.generation, is_held=True)
+    store.release(claimed, DONE, at_least=timedelta(minutes=5))
+    before = lease_row()
+    with pytest.raises(Changed):
+        break_job(seen=seen, at_once=True)
+    assert lease_row() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_forced_break_ends_no_connection_of_a_later_holder_than_was_seen():
+    granted()
+    seen = Seen(generation=1, is_held=True)
+    RunLease.objects.update(generation=2)
+    with open_transaction(FENCE):
+        with pytest.raises(Changed):
+            break_job(force=True, seen=seen)
+        assert backends("state = 'idle in transaction'") == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nobody_is_ended_where_it_has_changed_by_the_time_that_a_locker_is_found():
+    RunLeaseFactory(name="job")
+    ended = set()
+
+    def check():
+        raise Changed("job: it has changed")
+
+    def is_refused_for_that():
+        lock = RunLease.objects.select_for_update()
+        with pytest.raises(Blocked) as refused:
+            blocking.unless_blocked("job", "default", lambda: list(lock), ended=ended, check=check)
+        return isinstance(refused.value, Changed)
+
+    with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"):
+        wait_for(is_refused_for_that)
+        assert backends("state = 'idle in transaction'") == 1
+    assert not ended
 
 
 @pytest.mark.django_db
@@ -238,12 +330,29 @@ def test_a_forced_break_that_may_end_nobody_says_who_is_in_its_way_and_why(monke
             with open_transaction(FENCE):
                 connect_otherwise(monkeypatch, role)
                 with pytest.raises(
-                    Blocked, match=r"locked by process \d.*failed: .*permission denied"
+                    Blocked, match=r"locked by database process \d.*failed: .*permission denied"
                 ):
                     break_job(force=True)
         finally:
             cursor.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
     assert lease_row()["token"] is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_a_locker_of_another_role_is_told_what_the_server_tells(monkeypatch):
+    RunLeaseFactory(name="job")
+    role = f"weak_{uuid.uuid4().hex}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {role}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
+        try:
+            with open_transaction("SELECT 1 FROM runlease_runlease FOR UPDATE"):
+                connect_otherwise(monkeypatch, role)
+                said = named_by(lambda: blocked(OPERATIONS["pause"]))
+        finally:
+            cursor.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert re.fullmatch(
+        r"job: its row is locked by database process \d+ \([^,]*, unknown\); try again", said
+    )
 
 
 @pytest.mark.django_db(transaction=True)
@@ -291,6 +400,24 @@ def test_a_pause_says_who_and_why_and_a_resume_takes_it_back():
     row = lease_row()
     assert (row["paused"], row["paused_by"], row["paused_reason"]) == (False, "", "")
     assert granted().generation == 2
+
+
+@pytest.mark.django_db
+def test_only_the_pause_that_was_seen_is_ended():
+    store.pause("job", "default", by="ann", reason="a\nb")
+    before = lease_row()
+    for seen in (("ann", "c"), ("bob", "a\nb"), ()):
+        with pytest.raises(Changed, match="job: it has changed meanwhile, so nothing was done"):
+            store.resume("job", "default", by="bob", pause=seen)
+    assert lease_row() == before
+    assert store.resume("job", "default", by="bob", pause=["ann", "a\nb"])
+    assert not store.resume("job", "default", by="bob", pause=["ann", "a\nb"])
+
+
+@pytest.mark.django_db
+def test_a_pause_says_whether_it_changed_anything():
+    said = [store.pause("job", "default", by=who, reason="x") for who in ("ann", "ann", "bob")]
+    assert said == [True, False, True]
 
 
 @pytest.mark.django_db
@@ -347,8 +474,8 @@ def test_a_locked_row_blocks_an_operator_no_longer_than_the_lock_timeout(operati
             (pid,) = cursor.fetchone()
         message = named_by(lambda: blocked(OPERATIONS[operation]))
     remedy = "--force ends them" if operation == "break" else "try again"
-    said = rf"job: its row is locked by process {pid} \(.*, idle in transaction, .* s\); {remedy}"
-    assert re.fullmatch(said, message)
+    who = rf"database process {pid} \(.*, idle in transaction, in its transaction for \d+ s\)"
+    assert re.fullmatch(f"job: its row is locked by {who}; {remedy}", message)
     assert lease_row() == before
 
 

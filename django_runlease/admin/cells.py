@@ -76,8 +76,16 @@ def told(alert: Row) -> Row:
         "badge": alert_badge(alert),
         "since": alert_since(alert),
         "message": format_html(text, alert["message"]),
+        "silence": _silence(alert),
         "remedy": format_html(text, words.prose(capfirst(alert["remedy"]))),
     }
+
+
+def _silence(alert: Row) -> str:
+    if not alert["silenced"]:
+        return ""
+    facts = {"until": words.at(alert["silent"]), "by": words.name(alert["silenced_by"])}
+    return format_html(_("silenced until {until} by {by}"), **facts)
 
 
 def process_line(lease: Any) -> list[object]:
@@ -89,14 +97,14 @@ def process_line(lease: Any) -> list[object]:
     return [format_html(_("process {pid} on {host}"), **facts)]
 
 
-def expiry(lease: Any) -> SafeString:
-    """How long the lease lasts unless it is renewed, as a bar that runs down; or since when it has
-    expired."""
+def expiry(lease: Any, *, runs_down: bool = True) -> SafeString:
+    """How long the lease lasts unless it is renewed, as a bar that runs down on a page that is
+    read again when the lease is renewed; or since when it has expired."""
     left = lease.expires_epoch - lease.now
     if left <= 0:
         return format_html(_("expired {}"), words.when(lease.expires_epoch, lease.now))
     text = words.age(left)
-    if math.isinf(left):
+    if math.isinf(left) or not runs_down:
         return format_html(_("expires in {}"), text)
     time = format_html(
         '<span data-runlease-left="{}" data-runlease-units="{}">{}</span>',

@@ -15,13 +15,15 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from ..exceptions import RunLeaseError
+from ..history import Row
 from ..models import AlertKind
 from ..phrases import translated
-from ..store import Blocked
+from ..store import Blocked, Changed
 from . import words
-from .actions import BREAK, BUTTONS, SILENCE, Action, BreakForm, Order
+from .actions import BREAK, BUTTONS, SILENCE, Action, Order
 from .base import ReadOnly
 from .cells import told
+from .forms import ReasonForm
 from .lease import holder_facts
 from .live import live
 
@@ -72,25 +74,27 @@ def _confirm(
 ) -> HttpResponse:
     if not (action.may(request) and lease_admin.has_view_permission(request)):
         raise PermissionDenied
-    lease = lease_admin.get_object(request, unquote(object_id))
-    if lease is None or (kind and kind not in AlertKind.values):
+    lease = _lease(lease_admin, request, object_id)
+    if kind and kind not in AlertKind.values:
         raise Http404
     back = lease_admin.link("runlease_change", lease.pk)
+    sent = request.POST if request.method == "POST" else None
+    alert = _alert(lease_admin.alias, lease, kind)
+    form = _form(action, lease, alert, sent)
+    problem = ""
+    if sent is not None and action.applies(lease) and form.is_valid():
+        try:
+            if _perform(lease_admin, action, request, lease, kind, form):
+                return HttpResponseRedirect(back)
+        except Changed:
+            lease = _lease(lease_admin, request, object_id)
+            form = _form(action, lease, alert, reason=form.cleaned_data["reason"])
+            problem = _(
+                "It has changed meanwhile, so nothing was done. Above is what would happen now."
+            )
     if not action.applies(lease):
         messages.info(request, _("There is nothing to do any more."))
         return HttpResponseRedirect(back)
-    is_post = request.method == "POST"
-    form = action.form(request.POST if is_post else None, initial={"generation": lease.generation})
-    if isinstance(form, BreakForm) and lease.token is None:
-        form.of_nobody()
-    elif isinstance(form, BreakForm) and lease.expires_epoch <= lease.now:
-        form.of_expired()
-    sent = is_post and form.is_valid()
-    if sent and _perform(lease_admin, action, request, lease, kind, form):
-        return HttpResponseRedirect(back)
-    if sent and action is BREAK and _has_changed_hands(lease_admin, request, lease):
-        # While it waited for the row: once more, with what is there now.
-        return _confirm(lease_admin, action, request, object_id, kind)
     context = {
         **lease_admin.page_context(
             request, lease, (words.name(lease.name), back), (action.label, "")
@@ -100,16 +104,27 @@ def _confirm(
         "action": action,
         "back": back,
         "form": form,
-        "effects": action.effects(lease),
+        "problem": problem,
+        "alert": alert and told(alert),
+        "effects": list(action.effects(lease, alert)),
         "facts": holder_facts(lease) if action is BREAK else [],
-        "alerts": _about(lease_admin.alias, lease, kind),
     }
     return TemplateResponse(request, "runlease/admin/confirm.html", context)
 
 
-def _has_changed_hands(lease_admin: RunLeaseAdmin, request: HttpRequest, lease: Any) -> bool:
-    now = lease_admin.get_object(request, str(lease.pk))
-    return now is None or now.generation != lease.generation
+def _lease(lease_admin: RunLeaseAdmin, request: HttpRequest, object_id: str) -> Any:
+    lease = lease_admin.get_object(request, unquote(object_id))
+    if lease is None:
+        raise Http404
+    return lease
+
+
+def _form(
+    action: Action, lease: Any, alert: Row | None, sent: Any = None, *, reason: str = ""
+) -> ReasonForm:
+    form = action.form(sent, initial={"reason": reason, **action.seen(lease)})
+    form.suit(lease, alert)
+    return form
 
 
 def _perform(
@@ -118,20 +133,17 @@ def _perform(
     request: HttpRequest,
     lease: Any,
     kind: str,
-    form: Any,
+    form: ReasonForm,
 ) -> bool:
-    """Whether it was done; if not, the form says why."""
+    """Whether it is done, be it by somebody else; if not, the form says why. Raises Changed."""
     by = request.user.get_username()
     order = Order(lease=lease, alias=lease_admin.alias, by=by, given=form.cleaned_data, kind=kind)
     try:
         said = action.perform(order)
+    except Changed:
+        raise
     except Blocked as error:
-        if not isinstance(form, BreakForm):
-            form.add_error(None, words.prose(translated(error)))
-        elif order.given["generation"] == lease.generation:
-            form.offer_force(error)
-        else:
-            form.look_again(lease.generation)
+        form.tell(error)
         return False
     except RunLeaseError as error:
         form.add_error(None, words.prose(translated(error)))
@@ -142,6 +154,9 @@ def _perform(
             None, format_html(_("A mistake in the settings: {problem}"), problem=problem)
         )
         return False
+    if said is None:
+        messages.info(request, _("There is nothing to do any more."))
+        return True
     lease_admin.log_change(request, lease, str(said))
     # The admin begins a text, but no markup, with a capital letter: names are to stay as they are.
     done = {"lease": words.name(lease.name), "done": words.name(said.translated())}
@@ -149,7 +164,7 @@ def _perform(
     return True
 
 
-def _about(alias: str, lease: Any, kind: str) -> list[Any]:
-    """The alert that is to be silenced."""
+def _alert(alias: str, lease: Any, kind: str) -> Row | None:
+    """The alert that is to be silenced, if it is there now."""
     alerts = live(alias, [lease]).alerts.get(lease.name, []) if kind else []
-    return [told(alert) for alert in alerts if alert["kind"] == kind]
+    return next((alert for alert in alerts if alert["kind"] == kind), None)

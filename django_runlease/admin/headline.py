@@ -10,8 +10,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from ..holder import is_dead
 from ..models import State
-from . import words
+from . import breaks, words
 from .figures import STALLED, Bar
 
 
@@ -40,6 +41,11 @@ def _lines(lease: Any, last: Bar | None) -> Iterator[object]:
         yield format_html(text, state=badge, ago=ago, holder=holder)
     else:
         yield badge
+        if why := breaks.why_not_yet(lease):
+            facts = {"when": words.exact(lease.due), "why": why}
+            yield format_html(_("No run starts before {when}: {why}"), **facts)
+    if lease.token is not None and is_dead(lease.host, lease.holder_process):
+        yield _("Its process is gone: the next tick on its host takes over")
     yield from _last(lease, last)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from django.http import Http404, HttpRequest
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
@@ -15,7 +15,7 @@ from ..clock import utc
 from ..history import Row
 from ..holder import group_of, pid_of, what_runs
 from ..statistics import statistics_of_newest
-from . import pictures, words
+from . import breaks, pictures, words
 from .base import ReadOnly
 from .cells import expiry, progress, told
 from .figures import newest, resolved_alerts, windows
@@ -60,14 +60,13 @@ def lease_context(
     window = windows(alias, [lease.name], length, DRAWN)[lease.name]
     found = statistics_of_newest(alias, lease.name, COUNTED, since=since)
     last = newest(alias, lease.name, NEWEST)
-    known = _known(lease)
     scale = words.scale(now - length.total_seconds(), now)
     uncertain = _uncertain(lease.name, alias)
     return {
         "headline": headline(lease, next((run for run in last if not run.goes_on), None)),
-        "alerts": [_alert(alert) for alert in alerts],
+        "alerts": [told(alert) for alert in alerts],
         **_resolved(lease, length),
-        "facts": list(_holder(lease, known)),
+        "facts": list(_holder(lease)),
         "job": list(_job(lease)),
         "period": period,
         "periods": choices(),
@@ -93,28 +92,38 @@ def lease_context(
 
 
 def holder_facts(lease: Any) -> list[tuple[str, object]]:
-    """What is known of who holds the lease, by label; nothing if nobody does."""
-    return list(_holder(lease, _known(lease))) if lease.token is not None else []
+    """What is known of who holds the lease, by label, on a page that is not read again; nothing if
+    nobody does."""
+    facts = list(_holder(lease, runs_down=False))
+    return [*facts, (_("As of"), words.at(lease.now))] if facts else []
 
 
 def _known(lease: Any) -> Row:
-    alias = lease._state.db
-    row = history.lease(lease.name, alias)
-    if row is None:
-        raise Http404
-    return card.with_holder(row)
+    """Of the same instant as *lease* itself."""
+    held, renewed = lease.claimed_epoch, lease.renewed_epoch
+    return card.with_holder(
+        {
+            "host": lease.host,
+            "holder_process": lease.holder_process,
+            "progress": lease.progress,
+            "held_for": None if held is None else max(lease.now - held, 0),
+            "renewed_ago": None if renewed is None else max(lease.now - renewed, 0),
+            "expires_in": lease.expires_epoch - lease.now,
+        }
+    )
 
 
-def _holder(lease: Any, known: Row) -> Iterator[tuple[str, object]]:
+def _holder(lease: Any, *, runs_down: bool = True) -> Iterator[tuple[str, object]]:
     if lease.token is None:
         return
+    known = _known(lease)
     yield _("Holder"), words.name(lease.holder)
     yield _("Host"), words.name(lease.host)
     yield from _process(known)
     yield _("Generation"), lease.generation
     if lease.claimed_epoch is not None:
         yield _("Since"), _both(lease.claimed_epoch, lease.now)
-    yield _("Expiry"), expiry(lease)
+    yield _("Expiry"), expiry(lease, runs_down=runs_down)
     if lease.renewed_epoch is not None:
         renewed = words.when(lease.renewed_epoch, lease.now)
         by_hand = _("{}, by the job itself: it has no heartbeat")
@@ -161,7 +170,8 @@ def _job(lease: Any) -> Iterator[tuple[str, object]]:
     ):
         yield label, words.length(seconds) if seconds is not None else words.nothing()
     if lease.due is not None and lease.due > lease.now:
-        yield _("Not before"), _both(lease.due, lease.now)
+        why = breaks.why_not_yet(lease)
+        yield _("Not before"), words.lines([_both(lease.due, lease.now), *([why] if why else [])])
     if lease.token is None and lease.claimed_epoch is not None:
         yield _("Last start"), _both(lease.claimed_epoch, lease.now)
     if lease.last_tick_epoch is not None:
@@ -191,15 +201,6 @@ def _figures(found: Row) -> Iterator[tuple[str, list[str]]]:
         shares = [found["share"][name] for name in ("min", "median", "p95", "max")]
         if any(share is not None for share in shares):
             yield _("Share of the interval"), [words.percent(share) for share in shares]
-
-
-def _alert(alert: Row) -> Row:
-    silence = ""
-    if alert["silenced"]:
-        until = words.at(alert["silent"])
-        by = words.name(alert["silenced_by"])
-        silence = format_html(_("silenced until {until} by {by}"), until=until, by=by)
-    return {**told(alert), "silence": silence}
 
 
 def _resolved(lease: Any, length: timedelta) -> dict[str, Any]:

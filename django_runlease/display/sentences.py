@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..history import Row
-from ..holder import group_of
+from ..holder import group_of, is_dead
 from ..store import Broken
 from ..text import printable
 from .leases import held_for
@@ -19,7 +19,10 @@ def paused(lease: Row) -> str:
 
 def resumed(lease: Row, *, was_paused: bool) -> str:
     name = printable(lease["name"])
-    return f"{name}: resumed." if was_paused else f"{name}: it was not paused."
+    text = f"{name}: resumed." if was_paused else f"{name}: it was not paused."
+    if lease["due_in"] is not None:
+        text += f" The next claim may come in {age(lease['due_in'])}."
+    return text
 
 
 def before_break(lease: Row, *, at_once: bool) -> str:
@@ -35,6 +38,9 @@ def before_break(lease: Row, *, at_once: bool) -> str:
             )
         return text + _still_paused(lease)
     since = f"held by {printable(lease['holder'])} since {moment(lease['claimed_at'])}"
+    if is_dead(lease["host"], lease["holder_process"]):
+        when = "Its holder is gone. The next claim may come at once, with or without a break."
+        return f"{name} is {since}.\n{when}{_still_paused(lease)}"
     if expires_in <= 0:
         what = f"{name} was {since} and expired {age(expires_in)} ago."
         when = "The next claim may come at once, with or without a break."
@@ -61,9 +67,12 @@ def after_break(lease: Row, broken: Broken, *, at_once: bool, tick_forgotten: bo
             when = "at once: exclusion is given up."
         elif lease["due_in"] is not None:
             when = f"in {age(lease['due_in'])}, at {moment(lease['not_before'])}."
+        state = "may still be running"
+        if broken.is_gone:
+            state, when = "is gone", "at once."
         holder = printable(broken.holder)
         text = (
-            f"{name}: broken. It was held by {holder}, which may still be running.\n"
+            f"{name}: broken. It was held by {holder}, which {state}.\n"
             f"The next claim may come {when}"
         )
     if tick_forgotten:

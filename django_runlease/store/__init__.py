@@ -22,7 +22,7 @@ operator does is written down as an ``OperatorAction``, in the same transaction.
 
 from .actions import REASON_LENGTH, checked_reason, note_action
 from .beats import beat
-from .blocking import Blocked, unless_blocked
+from .blocking import Blocked, Changed, unless_blocked
 from .claims import claim, preview
 from .connection import (
     LOCK_TIMEOUT_MS,
@@ -44,7 +44,7 @@ from .connection import (
 from .counting import count_runs
 from .dead import close_dead_runs
 from .holding import close_run, is_ours_now, note_group, release, renew, why_gone_now
-from .operating import Broken, break_lease, is_after_break, pause, remove, resume
+from .operating import Broken, Seen, break_lease, is_after_break, pause, remove, resume
 from .pruning import Pruned, prune
 from .records import (
     Answer,
@@ -69,6 +69,7 @@ __all__ = [
     "Beat",
     "Blocked",
     "Broken",
+    "Changed",
     "ClaimRequest",
     "Claimed",
     "Closed",
@@ -77,6 +78,7 @@ __all__ = [
     "LostReason",
     "Pruned",
     "Refusal",
+    "Seen",
     "apart",
     "beat",
     "break_lease",

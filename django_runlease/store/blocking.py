@@ -29,11 +29,15 @@ _BLOCKERS = """
 
 
 class Blocked(RunLeaseError):
-    """The lease was not changed: its row is locked (the message names by which backends), it has
-    changed hands, or it is in use."""
+    """The lease was not changed: its row is locked (the message names by which backends), it is
+    not what it was seen to be (:class:`Changed`), or it is in use."""
 
     blockers: Phrase | None = None
     """Which backends lock the row, if that could be seen and is all that there is to say."""
+
+
+class Changed(Blocked):
+    """The lease was not changed: it is no longer what the operator saw."""
 
 
 def unless_blocked(
@@ -42,21 +46,22 @@ def unless_blocked(
     work: Callable[[], Result],
     *,
     ended: set[int] | None = None,
+    check: Callable[[], None] = lambda: None,
     remedy: Phrase | None = None,
 ) -> Result:
     """Call *work* in a lease transaction. With *ended*, end the database connections that keep it
-    waiting, and add their processes there.
+    waiting, unless *check* raises Changed by then, and add their processes there.
 
     Raises Blocked if a row that it changes stays locked: by whom, and the *remedy*, which is to try
     again where none is given.
     """
-    watch = _Watch(alias=alias, ended=ended)
+    watch = _Watch(alias=alias, ended=ended, check=check)
     try:
         return in_transaction(alias, work) if in_test(alias) else watch.over(work)
     except OperationalError as error:
         if not is_contention(error):
             raise
-        raise _blocked(name, watch, remedy or _("try again")) from error
+        raise watch.change or _blocked(name, watch, remedy or _("try again")) from error
 
 
 @dataclass(kw_only=True)
@@ -65,10 +70,13 @@ class _Watch:
 
     alias: str
     ended: set[int] | None
+    check: Callable[[], None]
     blockers: list[Phrase] = field(default_factory=list)
     """The last ones that were seen."""
     failure: str = ""
     """Why they could not be seen, or not be ended."""
+    change: Changed | None = None
+    """Why they were not ended."""
     pids: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     is_over: threading.Event = field(default_factory=threading.Event)
 
@@ -102,8 +110,12 @@ class _Watch:
                 if pid is not None and (found := _blockers(self.alias, pid)):
                     self.blockers[:] = found.values()
                     if self.ended is not None:
+                        # After the look: whoever holds it since then has locked nothing before.
+                        self.check()
                         self.ended.update(found)
                         _terminate(self.alias, found)
+        except Changed as change:
+            self.change = change
         except Error as error:
             # The change may be made all the same; if it is not, this is told.
             self.failure = explain(error)
@@ -138,15 +150,20 @@ def _blockers(alias: str, pid: int) -> dict[int, Phrase]:
     with connections[alias].cursor() as cursor:
         cursor.execute(_BLOCKERS, [pid])
         return {
-            blocker: _(
-                "process %(pid)s (%(name)s, %(state)s, in its transaction for %(seconds)s s)",
-                pid=blocker,
-                name=name,
-                state=state,
-                seconds=seconds,
-            )
+            blocker: _described(pid=blocker, name=name, state=state, seconds=seconds)
             for blocker, name, state, seconds in cursor.fetchall()
         }
+
+
+def _described(*, seconds: int | None, **facts: object) -> Phrase:
+    if seconds is None:
+        # Of another role's backends the server tells no more to most.
+        return _("database process %(pid)s (%(name)s, %(state)s)", **facts)
+    return _(
+        "database process %(pid)s (%(name)s, %(state)s, in its transaction for %(seconds)s s)",
+        seconds=seconds,
+        **facts,
+    )
 
 
 def _terminate(alias: str, pids: Iterable[int]) -> None:

@@ -5,25 +5,28 @@ Whatever changes something leaves an ``OperatorAction``, in the same transaction
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Least
 
 from .. import log
-from ..clock import Epoch, Now
+from ..clock import Epoch, Instant, Now
 from ..exceptions import RunLeaseError
 from ..history import iso
+from ..holder import is_dead, living_group
 from ..models import ActionKind, Outcome, Run, RunLease
+from ..phrases import Phrase
 from ..phrases import gettext as _
 from ..terms import short
 from ..text import check_name, storable
 from . import rows, tallying
 from .actions import checked_reason, note_action
-from .blocking import Blocked, unless_blocked
+from .blocking import Blocked, Changed, unless_blocked
 from .claims import AFTER_BREAK, true_or_false
 from .connection import apart
 from .records import Closed
@@ -39,7 +42,18 @@ class Broken:
     holder: str
     free_at: float | None
     """When the next claim may come, in epoch seconds; None for at once."""
+    is_gone: bool = False
+    """Whether the holder was seen to be gone, so that nobody is waited for."""
     closed: tuple[Closed, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What an operator saw who wants to break a lease."""
+
+    generation: int
+    is_held: bool
+    """Whether it has a holder, be it an expired one."""
 
 
 def break_lease(
@@ -51,17 +65,19 @@ def break_lease(
     at_once: bool = False,
     force: bool = False,
     forget_tick: bool = False,
-    generation: int | None = None,
+    seen: Seen | None = None,
 ) -> Broken:
     """Take the lease away from its holder, on behalf of *by*, and say why in its Run.
 
-    The next claim has to wait until the broken lease would have expired, when its holder has
-    stopped; *at_once* gives up that safety, as does a break of a lease that nobody holds. *force*
+    The next claim has to wait until the broken lease would have expired, when ``runjob`` has
+    stopped its job, unless the holder is seen to be gone; *at_once* gives up that safety, as does
+    a break of a lease that nobody holds. *force*
     ends the database connections that keep the row locked, such as a frozen holder's.
-    *forget_tick* lets the last tick run again. With *generation*, only that claim is broken.
+    *forget_tick* lets the last tick run again. With *seen*, only what was seen is broken, and no
+    connection of a later holder is ended.
 
-    Raises ValueError for a reason of over 500 characters, Blocked if the row stays locked for two
-    seconds or another generation holds it, RunLeaseError for an unknown name.
+    Raises ValueError for a reason of over 500 characters, Changed if it is not what was seen,
+    Blocked if the row stays locked for two seconds, RunLeaseError for an unknown name.
     """
     ended: set[int] = set()
     order = _BreakOrder(
@@ -69,14 +85,20 @@ def break_lease(
         reason=checked_reason(reason),
         at_once=at_once,
         forget_tick=forget_tick,
-        generation=generation,
+        seen=seen,
         ended=ended,
     )
-    work = partial(_break, name, alias, order)
-    watched = ended if force else None
-    forced = _("--force ends them")
+    change = partial(
+        unless_blocked,
+        name,
+        alias,
+        partial(_break, name, alias, order),
+        ended=ended if force else None,
+        check=partial(_refuse_unseen, name, alias, seen),
+        remedy=_("--force ends them"),
+    )
     # Apart, so that it works in the middle of somebody's transaction, too.
-    broken = apart(alias, lambda: unless_blocked(name, alias, work, ended=watched, remedy=forced))
+    broken = apart(alias, change)
     if broken.was_held:
         facts = {"lease": name, "by": by, "holder": broken.holder, "reason": reason}
         text = "%s: broken by %s%s; it was held by %s"
@@ -91,8 +113,9 @@ def is_after_break(name: str, alias: str) -> bool:
     return RunLease.objects.using(alias).filter(AFTER_BREAK, name=name, token=None).exists()
 
 
-def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
-    """Make every claim of *name* decline until it is resumed. A running holder goes on.
+def pause(name: str, alias: str, *, by: str, reason: str = "") -> bool:
+    """Make every claim of *name* decline until it is resumed; return whether that changed anything.
+    A running holder goes on.
 
     A pause of a lease that is paused says anew who and why; one that says the same changes
     nothing. Raises ValueError for a bad name or a reason of over 500 characters, Blocked if the
@@ -108,21 +131,30 @@ def pause(name: str, alias: str, *, by: str, reason: str = "") -> None:
         changed = another.update(paused=True, **said)
         return _noted(changed, ActionKind.PAUSED, name, alias, by, said["paused_reason"])
 
-    if unless_blocked(name, alias, work):
+    is_new = unless_blocked(name, alias, work)
+    if is_new:
         facts = {"lease": name, "by": by, "reason": reason}
         log.info("lease_paused", "%s: paused by %s%s", name, by, log.because(reason), **facts)
+    return is_new
 
 
-def resume(name: str, alias: str, *, by: str, reason: str = "") -> bool:
-    """Let *name* be claimed again; return whether it was paused.
+def resume(
+    name: str, alias: str, *, by: str, reason: str = "", pause: Sequence[str] | None = None
+) -> bool:
+    """Let *name* be claimed again; return whether it was paused. With *pause*, by whom and why,
+    only that pause is ended.
 
-    Raises ValueError for a reason of over 500 characters, Blocked if the row stays locked,
-    RunLeaseError for an unknown name.
+    Raises ValueError for a reason of over 500 characters, Changed if it is paused otherwise than
+    *pause* says, Blocked if the row stays locked, RunLeaseError for an unknown name.
     """
     why = checked_reason(reason)
     paused = RunLease.objects.using(alias).filter(name=name, paused=True)
+    said = paused.select_for_update(no_key=True).values_list("paused_by", "paused_reason")
 
     def work() -> bool:
+        for found in said.all():
+            if pause is not None and found != tuple(pause):
+                raise Changed(_not_as_seen(name))
         changed = paused.update(paused=False, paused_by="", paused_reason="")
         return _noted(changed, ActionKind.RESUMED, name, alias, by, why)
 
@@ -192,6 +224,24 @@ def _why_in_use(row: Mapping[str, Any], unclaimed_for: timedelta) -> str | None:
     return None
 
 
+def _refuse_unseen(name: str, alias: str, seen: Seen | None) -> None:
+    """Raises Changed if *name* is not what was *seen*."""
+    if seen is None:
+        return
+    lease = RunLease.objects.using(alias).filter(name=name)
+    for generation, token in lease.values_list("generation", "token"):
+        if seen != Seen(generation=generation, is_held=token is not None):
+            raise Changed(_not_as_seen(name))
+
+
+def _not_as_seen(name: str) -> Phrase:
+    return _(
+        "%(lease)s: it has changed meanwhile, so nothing was done: look again with %(command)s",
+        lease=name,
+        command="`manage.py runlease show`",
+    )
+
+
 def _unknown(name: str) -> RunLeaseError:
     return RunLeaseError(
         _(
@@ -208,15 +258,18 @@ class _BreakOrder:
     reason: str
     at_once: bool
     forget_tick: bool
-    generation: int | None
+    seen: Seen | None
     ended: set[int]
     """The backends that had to be ended for it, so far."""
 
 
 def _break(name: str, alias: str, order: _BreakOrder) -> Broken:
+    # Once more when it is locked; before that, nobody has to be waited for, or ended.
+    _refuse_unseen(name, alias, order.seen)
     lock = RunLease.objects.using(alias).select_for_update().filter(name=name)
     if not list(lock.values_list("pk")):
         raise _unknown(name)
+    _refuse_unseen(name, alias, order.seen)
     lease = RunLease.objects.using(alias).filter(name=name)
     instants = {"expires": "expires_at", "due": "not_before", "tick": "last_tick"}
     read = lease.annotate(
@@ -224,16 +277,8 @@ def _break(name: str, alias: str, order: _BreakOrder) -> Broken:
         taken=true_or_false(Q(token__isnull=False)),
         **{key: Epoch(of) for key, of in instants.items()},
     )
-    found = read.values("taken", "holder", "generation", "now", *instants).get()
-    if order.generation not in (None, found["generation"]):
-        raise Blocked(
-            _(
-                "%(lease)s: it changed hands meanwhile, so nothing was broken: look again with"
-                " %(command)s",
-                lease=name,
-                command="`manage.py runlease show`",
-            )
-        )
+    fields = ("taken", "holder", "host", "holder_process", "generation", "now", *instants)
+    found = read.values(*fields).get()
     values: dict[str, Any] = {"last_tick": None} if order.forget_tick else {}
     if found["taken"]:
         broken = _broken(name, alias, lease, found, order, values)
@@ -252,20 +297,26 @@ def _broken(
     order: _BreakOrder,
     values: Mapping[str, Any],
 ) -> Broken:
+    host, process = found["host"], found["holder_process"]
+    is_gone = is_dead(host, process)
+    at_once = order.at_once or is_gone
     lease.update(
         generation=F("generation") + 1,
-        not_before=None if order.at_once else F("expires_at"),
+        not_before=None if at_once else F("expires_at"),
         **rows.FREED,
         **values,
     )
     running = Run.objects.using(alias).filter(lease_name=name, outcome=Outcome.RUNNING)
     why = f": {order.reason}" if order.reason else ""
     reason = f"{BROKEN}{order.by}{why}"
-    closed = close_all(running, outcome=Outcome.LOST, end=Now(), reason=reason)
+    # A program that has outlived its lease is still at it.
+    end = Now() if living_group(host, process) else Least(Now(), Instant(found["expires"]))
+    closed = close_all(running, outcome=Outcome.LOST, end=end, reason=reason)
     return Broken(
         was_held=True,
         holder=found["holder"],
-        free_at=None if order.at_once else found["expires"],
+        free_at=None if at_once else found["expires"],
+        is_gone=is_gone,
         closed=tuple(closed),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import display, store
+from ...history import Row
 from .console import Console, check_known, find_lease, operator
 
 
@@ -36,8 +37,12 @@ def break_lease(
         at_once=now,
         force=options["force"],
         forget_tick=forget_tick,
-        generation=None if options["yes"] else found["generation"],
+        seen=None if options["yes"] else _seen(found),
     )
     lease = find_lease(name, alias)
     text = display.after_break(lease, broken, at_once=now, tick_forgotten=forget_tick)
     console.write(lease, lambda: text)
+
+
+def _seen(lease: Row) -> store.Seen:
+    return store.Seen(generation=lease["generation"], is_held=lease["expires_at"] is not None)
