@@ -35,6 +35,7 @@ from .phrases import Phrase, ngettext
 from .phrases import gettext as _
 from .situation import MOST_FAILURES, Situation, situations
 from .terms import declaration, declared, spoken
+from .text import printable
 from .thresholds import Thresholds, thresholds
 
 LATE_SHARE = 2 / 3
@@ -213,7 +214,7 @@ def stuck(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     facts = {
         "expiry": _length(lease.expires_in),
         "ttl": _length(lease.ttl),
-        "holder": lease.holder,
+        "holder": printable(lease.holder),
         "break": _command("break", lease),
     }
     if lease.expires_in > lease.ttl + CLOCK_SLACK:
@@ -241,7 +242,7 @@ def stuck(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
 def ghost(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
     if lease.expires_in is None or lease.is_held:
         return None
-    facts = {"holder": lease.holder, "ago": _ago(-lease.expires_in)}
+    facts = {"holder": printable(lease.holder), "ago": _ago(-lease.expires_in)}
     if lease.left_group is not None:
         return _warning(
             _(

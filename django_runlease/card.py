@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from . import history
 from .history import Row
-from .holder import age, is_dead, this_process
+from .holder import age, has_ended, is_dead, this_process
 from .models import Outcome
 from .search import Filters
 from .statistics import statistics
@@ -62,9 +62,9 @@ def with_holder(lease: Row) -> Row:
 
 def process_age(lease: Row) -> float | None:
     """Seconds since the process that holds *lease* started: seen on the kernel where it runs, else
-    reckoned from what its claim wrote down; None where neither can be."""
+    reckoned from what its claim wrote down; None where neither can be, or where it has ended."""
     process, held = lease["holder_process"], lease["held_for"]
-    if not isinstance(process, dict):
+    if not isinstance(process, dict) or has_ended(lease["host"], process):
         return None
     boot_id = process.get("boot_id")
     if boot_id and boot_id == this_process().process["boot_id"]:

@@ -121,12 +121,15 @@ def is_dead(host: str, process: Any) -> bool:
     Judged only on the kernel and host and in the namespaces where it ran, and only by what does
     not depend on the wall clock; whatever cannot be read there counts as alive.
     """
-    if not can_judge(host, process):
-        return False
+    return has_ended(host, process) and not _has_living_group(process)
+
+
+def has_ended(host: str, process: Any) -> bool:
+    """As :func:`is_dead`, of the process alone: its program may live on."""
     pid = pid_of(process)
-    if pid is None or not _is_gone(pid, process.get("start")):
+    if pid is None or not can_judge(host, process):
         return False
-    return not _has_living_group(process)
+    return _is_gone(pid, process.get("start"))
 
 
 def can_judge(host: str, process: Any) -> bool:

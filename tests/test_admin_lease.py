@@ -1,6 +1,8 @@
 """The page of one lease in the admin: its holder, what happened, and how long it took."""
 
+import os
 import re
+import subprocess
 from datetime import timedelta
 from html import unescape
 
@@ -14,7 +16,7 @@ from django.utils import timezone
 from django_runlease.admin import charts, pictures, words
 from django_runlease.admin.figures import Bar, Window
 from django_runlease.admin.steps import steps
-from django_runlease.holder import this_process
+from django_runlease.holder import group_led_by, this_process
 from django_runlease.models import AlertKind, Run, RunLease
 
 from .factories import AlertFactory, EffectFactory, RunLeaseFactory, ran
@@ -430,6 +432,18 @@ def test_the_generation_is_on_the_holders_card(ops):
     assert said.count("Generation 42") == 1
     assert said.index("Generation 42") < said.index("Job Interval")
     assert "Generation 5" in page(ops, RunLeaseFactory(name="free", generation=5)).text
+
+
+def test_a_process_that_is_gone_while_its_program_goes_on_is_called_gone(ops):
+    program = subprocess.Popen(["sleep", "600"], process_group=0)
+    me = this_process()
+    process = {**me.process, "start": 1, **group_led_by(program.pid)}
+    try:
+        lease = RunLeaseFactory(name="job", held=True, host=me.host, holder_process=process)
+        assert f"{os.getpid()}, which is gone; its program goes on" in page(ops, lease).text
+    finally:
+        program.kill()
+        program.wait()
 
 
 def test_every_part_that_may_appear_has_its_place_for_the_refresh(ops):

@@ -300,6 +300,13 @@ def test_ghost_a_lease_that_expired_and_nobody_took_over():
     assert not held.release()
 
 
+@pytest.mark.django_db
+def test_the_name_of_a_holder_turns_no_sentence_around():
+    RunLeaseFactory(name=NAME, held=True, holder="web\N{RIGHT-TO-LEFT OVERRIDE}1:7")
+    expire(NAME)
+    assert "of web\N{REPLACEMENT CHARACTER}1:7 expired" in finding("ghost").message
+
+
 @pytest.mark.django_db(transaction=True)
 def test_ghost_a_holder_that_was_killed_is_seen_at_once_on_its_kernel():
     process = start("sleep", "600", options=("--ttl", "10m"), name=NAME)

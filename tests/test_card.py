@@ -135,7 +135,8 @@ def test_uncertain_effects_of_the_lease_are_counted():
 
 
 def lease_of(process, **changed):
-    return {"holder_process": process, "held_for": 100.0} | changed
+    known = {"host": this_process().host, "holder_process": process, "held_for": 100.0}
+    return known | changed
 
 
 def test_the_age_of_a_process_on_this_kernel_is_seen():
@@ -144,6 +145,7 @@ def test_the_age_of_a_process_on_this_kernel_is_seen():
         start = start_ticks(Path(f"/proc/{process.pid}/stat").read_text())
         known = this_process().process | {"pid": process.pid, "start": start, "age": 5e6}
         age = card.process_age(lease_of(known))
+    assert card.process_age(lease_of(known)) is None, "it has ended"
     tick = 1 / os.sysconf("SC_CLK_TCK")
     assert 0 <= age <= time.monotonic() - before + tick
 

@@ -1,6 +1,8 @@
 """Tables and sentences for people, made from rows as the history gives them."""
 
+import os
 import re
+import subprocess
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from django_runlease import display
 from django_runlease.display.drawn import drawn
 from django_runlease.display.text import wrapped
+from django_runlease.holder import group_led_by, this_process
 from django_runlease.store import Broken
 from django_runlease.text import printable
 
@@ -498,6 +501,14 @@ def test_the_process_of_a_holder_is_told_as_far_as_it_is_known(values, shown):
     assert value("Process", held(**values)) == shown
 
 
+def test_a_process_that_is_gone_while_its_program_goes_on_is_called_gone():
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, process_group=0) as program:
+        me = this_process()
+        process = {**me.process, "start": 1, **group_led_by(program.pid)}
+        shown = value("Process", held(host=me.host, holder_process=process))
+    assert shown == f"{os.getpid()}, which is gone; its program goes on"
+
+
 def test_a_lease_that_is_renewed_by_hand_says_so():
     row = held(heartbeat=False)
     assert value("Heartbeat", row) == "renewed 3s ago, by hand: it has no heartbeat"
@@ -663,14 +674,26 @@ def test_before_a_break_an_expired_holders_program_is_named_that_claims_wait_for
     assert "Without a break, claims on its host wait for process group 4711 to end." in text
 
 
+def test_a_break_of_a_holder_that_is_gone_says_that_nobody_is_waited_for():
+    me = this_process()
+    gone = held(host=me.host, holder_process={**me.process, "start": 1})
+    assert display.before_break(gone, at_once=False).endswith(
+        "Its holder is gone. The next claim may come at once, with or without a break."
+    )
+    text = broken(lease(), is_gone=True)
+    assert "It was held by web1:4711, which is gone.\nThe next claim may come at once." in text
+
+
 def test_before_a_break_of_a_free_lease_only_its_minimum_hold_is_at_stake():
     text = display.before_break(lease(), at_once=False)
     assert text == "billing is free. A break only lifts its minimum hold."
 
 
-def broken(row: dict[str, Any], holder: str = "web1:4711", **how: bool) -> str:
+def broken(
+    row: dict[str, Any], holder: str = "web1:4711", *, is_gone: bool = False, **how: bool
+) -> str:
     how = {"at_once": False, "tick_forgotten": False} | how
-    found = Broken(was_held=holder != "", holder=holder, free_at=None)
+    found = Broken(was_held=holder != "", holder=holder, free_at=None, is_gone=is_gone)
     return display.after_break(row, found, **how)
 
 
@@ -700,6 +723,14 @@ def test_a_break_of_a_paused_lease_says_that_it_stays_paused():
         broken(lease(paused=True), ""),
     ):
         assert text.endswith("It stays paused until it is resumed.")
+
+
+def test_a_resume_says_when_the_next_claim_may_come_if_that_is_not_now():
+    row = lease(due_in=170.0, not_before="2026-11-30T15:20:00.000000Z")
+    assert display.resumed(row, was_paused=True) == (
+        "billing: resumed. The next claim may come in 2m 50s."
+    )
+    assert display.resumed(lease(), was_paused=True) == "billing: resumed."
 
 
 def test_a_pause_says_that_a_running_holder_goes_on():

@@ -21,6 +21,7 @@ from ..history import Row
 from ..models import AlertKind
 from ..phrases import Phrase
 from ..terms import spoken
+from ..text import printable
 from . import breaks, words
 from .forms import BreakForm, ReasonForm, ResumeForm, SilenceForm
 
@@ -185,7 +186,11 @@ def _with_reason(text: Phrase, reason: str) -> Phrase:
 def _broken(broken: store.Broken, order: Order) -> Phrase:
     is_paused, until = order.lease.paused, broken.free_at
     waits = until is not None and until > order.lease.now
-    facts = {"holder": broken.holder, "reason": order.given["reason"], "when": words.exact(until)}
+    facts = {
+        "holder": printable(broken.holder),
+        "reason": order.given["reason"],
+        "when": words.exact(until),
+    }
     if not broken.was_held and is_paused:
         return phrases.gettext("It waits no longer, and stays paused: %(reason)s", **facts)
     if not broken.was_held:

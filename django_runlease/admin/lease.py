@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from .. import card, history
 from ..clock import utc
 from ..history import Row
-from ..holder import group_of, pid_of, what_runs
+from ..holder import group_of, has_ended, pid_of, what_runs
 from ..statistics import statistics_of_newest
 from . import breaks, pictures, words
 from .base import ReadOnly
@@ -144,7 +144,9 @@ def _process(known: Row) -> Iterator[tuple[str, object]]:
     if known["process_gone"]:
         yield _("Process"), words.badge("lost", _("%(pid)s, which is gone") % {"pid": text})
         return
-    if known["process_age"] is not None:
+    if has_ended(known["host"], known["holder_process"]):
+        text = _("%(pid)s, which is gone; its program goes on") % {"pid": text}
+    elif known["process_age"] is not None:
         facts = {"pid": text, "length": words.age(known["process_age"])}
         text = _("%(pid)s, started %(length)s ago") % facts
     yield _("Process"), text

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..history import Row
-from ..holder import group_of, pid_of, what_runs
+from ..holder import group_of, has_ended, pid_of, what_runs
 from ..models import Severity, State
 from ..terms import short
 from ..text import printable
@@ -98,6 +98,8 @@ def _process(lease: Row) -> Cell:
         return Cell("")
     if lease["process_gone"]:
         return Cell(f"{pid}, which is gone", "ERROR")
+    if has_ended(lease["host"], lease["holder_process"]):
+        return Cell(f"{pid}, which is gone; its program goes on", "ERROR")
     started = lease["process_age"]
     since = "" if started is None else f", started {age(started)} ago"
     return Cell(f"{pid}{since}")

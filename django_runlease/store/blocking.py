@@ -13,6 +13,7 @@ from django.db import Error, OperationalError, connections
 from ..exceptions import RunLeaseError
 from ..phrases import Phrase
 from ..phrases import gettext as _
+from ..text import printable
 from .connection import explain, in_test, in_transaction, is_contention, start_apart
 
 Result = TypeVar("Result")
@@ -150,7 +151,7 @@ def _blockers(alias: str, pid: int) -> dict[int, Phrase]:
     with connections[alias].cursor() as cursor:
         cursor.execute(_BLOCKERS, [pid])
         return {
-            blocker: _described(pid=blocker, name=name, state=state, seconds=seconds)
+            blocker: _described(pid=blocker, name=printable(name), state=state, seconds=seconds)
             for blocker, name, state, seconds in cursor.fetchall()
         }
 
