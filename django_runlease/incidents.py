@@ -111,7 +111,8 @@ class Report:
 def look(alias: str, name: str | None = None) -> Report:
     """What is wrong with all leases, or with *name*. Nothing is written.
 
-    Raises ValueError for mistakes in the settings of the alerts, and Django's database errors.
+    Raises ValueError for mistakes in the settings of the alerts, RunLeaseError where an app's
+    ``jobs.py`` cannot be imported, and Django's database errors.
     """
     looked_at = store.database_clock(alias)
     return _report(alias, looked_at, evaluate(alias, _names(name)), name)
@@ -121,8 +122,8 @@ def check(alias: str, name: str | None = None, *, notify: bool = False) -> Repor
     """Close the Runs of dead holders, see what is wrong, open, update and resolve incidents, and
     tell of them if asked to *notify*.
 
-    Raises RunLeaseError within an open transaction, ValueError for mistakes in the settings of the
-    alerts, and Django's database errors.
+    Raises RunLeaseError within an open transaction or where an app's ``jobs.py`` cannot be
+    imported, ValueError for mistakes in the settings of the alerts, and Django's database errors.
     """
     store.close_dead_runs(alias, name)
     looked_at = store.database_clock(alias)

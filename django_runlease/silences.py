@@ -34,7 +34,8 @@ def silence(
     written down in the same transaction as the silence, unless there was none to lift. Returns the
     incident. Raises ValueError if both are given, for a moment that has passed, a length that is
     not above 0, a reason of over 500 characters or a mistake in the settings of the alerts,
-    RunLeaseError if there has been no such alert, Blocked if its row stays locked.
+    RunLeaseError if there has been no such alert or an app's ``jobs.py`` cannot be imported,
+    Blocked if its row stays locked.
     """
     if until is not None and length is not None:
         raise ValueError("a silence lasts until a moment or for a length of time: give one of them")
