@@ -148,6 +148,13 @@ def test_the_page_of_the_app_leads_to_the_overview_who_may_see_it(client, ops):
     assert not Page(client.get(address)).all("a", href=url(RunLease, "overview"))
 
 
+@pytest.mark.urls("tests.urls_own_admins")
+def test_a_site_with_a_page_of_leases_of_its_own_has_no_link_to_the_overview(ops):
+    said = Page(ops.get(reverse("admin:app_list", args=["runlease"])))
+    assert said.all("a", href=url(RunLease, "changelist"))
+    assert "Overview" not in said.text
+
+
 @pytest.mark.parametrize(
     "instant", ["infinity", "-infinity", "20000-01-01 UTC", "0044-03-15 BC UTC"]
 )
