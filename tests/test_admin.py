@@ -58,6 +58,36 @@ def test_no_page_shows_a_token(ops, model, factory):
         assert str(row.token) not in response.content.decode()
 
 
+@MODELS
+@pytest.mark.parametrize(
+    "look_up", ["token", "token__gte", "token__startswith", "generation", "reason__contains"]
+)
+def test_no_row_is_looked_up_by_what_no_filter_offers(ops, model, factory, look_up):
+    """Above all not by its token, which could be guessed digit by digit."""
+    row = factory(**({"held": True} if model is RunLease else {}))
+    value = str(row.token) if look_up.startswith("token") else "1"
+    assert ops.get(url(model, "changelist"), {look_up: value}).status_code == 400
+
+
+@MODELS
+def test_the_head_of_a_page_can_be_asked_for(ops, model, factory):
+    row = factory()
+    for page, *args in (["changelist"], ["change", row.pk], ["history", row.pk]):
+        assert ops.head(url(model, page, *args)).status_code == 200
+    assert ops.put(url(model, "change", row.pk)).status_code == 403
+
+
+def test_the_empty_log_of_a_run_sends_nobody_to_the_page_of_a_lease(ops):
+    lease, run = RunLeaseFactory(), RunFactory()
+    nobody, elsewhere = "Nobody has done anything to it in this admin", "by command stands on"
+    of_lease = Page(ops.get(url(RunLease, "history", lease.pk))).text
+    assert nobody in of_lease
+    assert elsewhere in of_lease
+    of_run = Page(ops.get(url(Run, "history", run.pk))).text
+    assert nobody in of_run
+    assert elsewhere not in of_run
+
+
 @pytest.mark.urls("tests.urls_admins")
 def test_all_links_stay_in_the_site_of_the_admin_that_shows_them(ops):
     lease = RunLeaseFactory(name="job", held=True)
