@@ -142,6 +142,21 @@ def record(
 ) -> None:
     """Open an incident for each new one of *findings*, update the open ones, and resolve those (of
     all leases, or of *name*) that are no longer found."""
+    _write(alias, (_OPEN, _UPDATE, _RESOLVE), looked_at, findings, name)
+
+
+def open_new(alias: str, looked_at: float, findings: Sequence[Finding]) -> None:
+    """Open an incident for each new one of *findings*, and leave all others as they are."""
+    _write(alias, (_OPEN,), looked_at, findings, None)
+
+
+def _write(
+    alias: str,
+    statements: Sequence[str],
+    looked_at: float,
+    findings: Sequence[Finding],
+    name: str | None,
+) -> None:
     params: dict[str, Any] = {
         "names": [finding.lease_name for finding in findings],
         "kinds": [finding.kind.value for finding in findings],
@@ -155,7 +170,7 @@ def record(
 
     def write() -> None:
         with connections[alias].cursor() as cursor:
-            for statement in (_OPEN, _UPDATE, _RESOLVE):
+            for statement in statements:
                 cursor.execute(statement.format(alert=table, found=_FOUND), params)
 
     store.in_transaction(alias, write)
