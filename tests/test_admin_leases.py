@@ -218,6 +218,15 @@ def test_a_job_that_fails_each_second_hides_no_other_that_failed(ops, various, m
     assert names(ops, outcome="failed") == []
 
 
+@pytest.mark.parametrize("host", ["web1", "<b>nowhere</b>"])
+def test_a_host_is_asked_for_also_while_nobody_holds_anything(ops, host):
+    RunLeaseFactory(name="job-a", host="web1")
+    assert names(ops, host=host) == []
+    said = page(ops, host=host)
+    assert "No lease is like that" in said.text
+    assert host in said.text
+
+
 def test_the_hosts_that_are_offered_are_those_that_hold_something_and_are_known(ops, various):
     held(name="job-e", host="")
     RunLeaseFactory(name="job-f", host="web3")

@@ -69,7 +69,8 @@ class LastOutcomeFilter(SimpleListFilter):
 
 
 class HostFilter(SimpleListFilter):
-    """By the host of the holder, among those that hold a lease now."""
+    """By the host of the holder, among those that hold a lease now; and the one that is asked for,
+    as a filter without a choice is passed over."""
 
     title = _("host")
     parameter_name = "host"
@@ -78,7 +79,11 @@ class HostFilter(SimpleListFilter):
         taken = model_admin.get_queryset(request).filter(token__isnull=False)
         # In the order of the only index that knows which are held, and at random in it.
         some = taken.exclude(host="").order_by("token").values_list("host", flat=True)[:HOLDERS]
-        return [(host, host) for host in sorted(set(some))[:HOSTS]]
+        offered = sorted(set(some))[:HOSTS]
+        asked = self.value()
+        if asked and asked not in offered:
+            offered.append(asked)
+        return [(host, host) for host in offered]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.value():
