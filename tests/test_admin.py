@@ -231,6 +231,26 @@ def test_who_may_not_look_at_runs_finds_no_link_to_them(client):
     assert len([a for a in page.all("a") if "/run/" in str(a.get("href"))]) >= 5
 
 
+def test_who_may_not_look_at_runs_reads_nowhere_why_they_ended(client):
+    """The last line of an exception may say what is as secret as the output."""
+    one = get_user_model().objects.create_user("eve", is_staff=True)
+    one.user_permissions.set(Permission.objects.filter(codename="view_runlease"))
+    client.force_login(one)
+    lease = RunLeaseFactory(name="job")
+    RunFactory(lease_name="job", outcome="failed", reason="OperationalError: DSN=secret")
+    RunFactory(lease_name="job", outcome="lost", reason="broken by ada: secret")
+    RunFactory(lease_name="job", declined=True)
+    pages = [("changelist", ()), ("overview", ()), ("change", (lease.pk,))]
+    pages = [url(RunLease, view, *args) for view, args in pages]
+    said = [Page(client.get(address)) for address in pages]
+    assert not [page for page in said if "secret" in page.html]
+    assert "the lease was held" in said[-1].text
+    assert ["1 break" in page.html for page in said] == [True] * 3, "it is told, but not why"
+    one.user_permissions.add(Permission.objects.get(codename="view_run"))
+    told = ["secret" in client.get(address).content.decode() for address in pages]
+    assert told == [False, True, True]
+
+
 @pytest.mark.parametrize(
     "query", ["?host=%00", "?state=%00", "?outcome=%00", "?alerts=%00", "?q=%00", "?p=%00"]
 )

@@ -21,7 +21,7 @@ from .cells import expiry, progress, told
 from .figures import newest, resolved_alerts, windows
 from .headline import headline
 from .legend import legend
-from .links import run_links, runs_of, sees_runs
+from .links import may_see_runs, run_links, runs_of, sees_runs
 from .operators import actions
 from .periods import PERIODS, choices, chosen
 from .tables import oddities, outcomes, rows, rows_of
@@ -57,9 +57,10 @@ def lease_context(
     now = lease.now
     since = utc(now - length.total_seconds())
     link = run_links(site, request)
-    window = windows(alias, [lease.name], length, DRAWN)[lease.name]
+    reasons = may_see_runs(request)
+    window = windows(alias, [lease.name], length, DRAWN, reasons=reasons)[lease.name]
     found = statistics_of_newest(alias, lease.name, COUNTED, since=since)
-    last = newest(alias, lease.name, NEWEST)
+    last = newest(alias, lease.name, NEWEST, reasons=reasons)
     known = _known(lease)
     scale = words.scale(now - length.total_seconds(), now)
     uncertain = _uncertain(lease.name, alias)
