@@ -37,9 +37,7 @@ def card(lease: Row, alias: str) -> Row:
     return {
         **with_holder(lease),
         "alerts": history.alerts(alias, name),
-        "uncertain_effects": len(
-            history.effects(alias, name, uncertain=True, limit=history.LARGEST_LIMIT)
-        ),
+        "uncertain_effects": history.uncertain_effects(alias, name),
         "declines_since_start": history.declines_since(alias, name, lease["claimed_at"]),
         "statistics": statistics(alias, name),
         "runs": history.runs(alias, name, limit=RUNS_SHOWN, filters=_RUNS),

@@ -45,6 +45,7 @@ DECLINES = 1_000
 """How many declined ticks since the last start are counted at most."""
 
 EFFECTS = 20
+"""How many uncertain effects are listed."""
 
 
 def lease_context(
@@ -63,7 +64,6 @@ def lease_context(
     last = newest(alias, lease.name, NEWEST, reasons=reasons)
     known = _known(lease)
     scale = words.scale(now - length.total_seconds(), now)
-    uncertain = _uncertain(lease.name, alias)
     return {
         "headline": headline(lease, next((run for run in last if not run.goes_on), None)),
         "alerts": [_alert(alert) for alert in alerts],
@@ -86,8 +86,7 @@ def lease_context(
         "window": window,
         "most": DRAWN,
         "table_length": TABLE,
-        "uncertain": uncertain[:EFFECTS],
-        "uncertain_count": len(uncertain),
+        **_uncertain(lease.name, alias),
         **actions(lease.name, alias),
         "runs_url": runs_of(site, lease.name) if sees_runs(site, request) else "",
     }
@@ -219,6 +218,11 @@ def _resolved(lease: Any, length: timedelta) -> dict[str, Any]:
     return {"resolved": rows, "resolved_cut": cut, "resolved_most": RESOLVED}
 
 
-def _uncertain(name: str, alias: str) -> list[Row]:
-    rows = history.effects(alias, name, uncertain=True, limit=history.LARGEST_LIMIT)
-    return [{**row, "key": ", ".join(map(str, row["key"]))} for row in rows]
+def _uncertain(name: str, alias: str) -> dict[str, Any]:
+    found = history.effects(alias, name, uncertain=True, limit=EFFECTS)
+    cut = len(found) == EFFECTS
+    return {
+        "uncertain": [{**row, "key": ", ".join(map(str, row["key"]))} for row in found],
+        "uncertain_count": history.uncertain_effects(alias, name) if cut else len(found),
+        "uncertain_most": EFFECTS,
+    }
