@@ -31,6 +31,7 @@ from .cells import cell
 from .figures import without_instants
 from .links import lease_url, runs_of
 from .periods import PERIODS, choices
+from .reasons import reason
 from .run import run_context
 
 NAMES = 50
@@ -185,8 +186,7 @@ class RunAdmin(ReadOnly):
 
     @admin.display(description=gettext_lazy("outcome"))
     def outcome_(self, run: Any) -> SafeString:
-        reason = words.reason(run.reason, run.outcome)
-        why = [words.clear(reason)] if reason else []
+        why = [words.clear(text) for text in [reason(run.reason, run.outcome)] if text]
         return cell("", [words.outcome(run.outcome), *why])
 
     @admin.display(description=gettext_lazy("started"))
@@ -218,4 +218,6 @@ class RunAdmin(ReadOnly):
             lines.append(words.clear(run.holder))
         if run.took_over_from:
             lines.append(format_html(_("took over from {}"), words.clear(run.took_over_from)))
-        return cell(gettext_lazy("Who"), [*lines, run.trigger])
+        if run.trigger:
+            lines.append(format_html(_("by {}"), words.trigger(run.trigger)))
+        return cell(gettext_lazy("Who"), lines)
