@@ -184,6 +184,15 @@ def _is_after(since: Moment | None, until: Moment | None) -> bool:
     return isinstance(since, timedelta) and isinstance(until, timedelta) and since < until
 
 
+RUNS = Filters(
+    outcomes=tuple(value for value in Outcome.values if value != Outcome.DECLINED), bypasses=False
+)
+"""The runs of jobs, which go on or have ended."""
+
+TICKS = Filters(outcomes=(Outcome.DECLINED.value,))
+"""The declined ticks."""
+
+
 def newest_keys(name: str | Sequence[str] | None, filters: Filters, limit: int) -> RawSQL:
     """The primary keys of the *limit* newest runs that match, of *name*, of several or of all
     leases, as an expression for ``pk__in``. Not for a host, which would be looked for lease by

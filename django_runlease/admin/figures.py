@@ -18,7 +18,7 @@ from ..alerts import LATE_SHARE
 from ..clock import Epoch, Now, Seconds
 from ..history import Row
 from ..models import ActionKind, Alert, Outcome, Run, RunLease, Severity, State
-from ..search import Filters, newest_keys_of_each
+from ..search import RUNS, TICKS, newest_keys_of_each
 from ..situation import FAILURES
 from ..store import BROKEN
 
@@ -36,8 +36,6 @@ PAUSES = 100
 """How many of the newest pauses and resumes of a lease are looked at."""
 
 ENDED = tuple(value for value in Outcome.values if value not in ("declined", "running"))
-RUNS = Filters(outcomes=(*ENDED, Outcome.RUNNING.value), bypasses=False)
-TICKS = Filters(outcomes=(Outcome.DECLINED.value,))
 
 _COLUMNS = (
     *("pk", "start", "end", "outcome", "holder", "host", "reason", "took_over_from"),
@@ -346,16 +344,10 @@ def alert_rows(found: QuerySet[Alert]) -> list[Row]:
         "resolved": Epoch("resolved_at"),
         "silent": Epoch("silenced_until"),
     }
-    fields = "lease_name", "kind", "severity", "message", "remedy", "silenced_by"
-    rows: Any = found.annotate(now=Epoch(Now()), **instants).values(*fields, "now", *instants)
-    return [
-        {
-            **row,
-            "silenced": row["silent"] is not None and row["silent"] > row["now"],
-            "is_recorded": True,
-        }
-        for row in rows
-    ]
+    fields = "lease_name", "kind", "severity", "message", "remedy", "silenced_by", "silenced"
+    # The checker does not follow as_manager().
+    annotated = found.with_silenced().annotate(now=Epoch(Now()), **instants)  # type: ignore[attr-defined]
+    return [{**row, "is_recorded": True} for row in annotated.values(*fields, "now", *instants)]
 
 
 def worst_first(alerts: Iterable[Row]) -> list[Row]:
