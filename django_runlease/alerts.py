@@ -324,8 +324,8 @@ def evaluate(alias: str, names: Collection[str] | None = None) -> list[Finding]:
     """What is wrong with all leases, or with those of *names*, in one statement; nothing is
     written.
 
-    Raises ValueError for a mistake in RUNLEASE["ALERTS"] or in the alerts of a job, and Django's
-    database errors.
+    Raises ValueError for a mistake in RUNLEASE["ALERTS"] or in the alerts of a job, RunLeaseError
+    where an app's ``jobs.py`` cannot be imported, and Django's database errors.
     """
     base, own = _limits()
     windows = {job: _window(limits) for job, limits in own.items()}

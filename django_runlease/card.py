@@ -8,18 +8,12 @@ from typing import Any, TypeGuard
 from . import history
 from .history import Row
 from .holder import age, has_ended, is_dead, this_process
-from .models import Outcome
-from .search import Filters
+from .search import RUNS, TICKS
 from .statistics import statistics
 
 RUNS_SHOWN = 10
 DECLINES_SHOWN = 5
 ACTIONS_SHOWN = 5
-
-_RUNS = Filters(
-    outcomes=tuple(value for value in Outcome.values if value != Outcome.DECLINED), bypasses=False
-)
-_DECLINES = Filters(outcomes=(Outcome.DECLINED.value,))
 
 
 def card(lease: Row, alias: str) -> Row:
@@ -37,13 +31,11 @@ def card(lease: Row, alias: str) -> Row:
     return {
         **with_holder(lease),
         "alerts": history.alerts(alias, name),
-        "uncertain_effects": len(
-            history.effects(alias, name, uncertain=True, limit=history.LARGEST_LIMIT)
-        ),
+        "uncertain_effects": history.uncertain_effects(alias, name),
         "declines_since_start": history.declines_since(alias, name, lease["claimed_at"]),
         "statistics": statistics(alias, name),
-        "runs": history.runs(alias, name, limit=RUNS_SHOWN, filters=_RUNS),
-        "declines": history.runs(alias, name, limit=DECLINES_SHOWN, filters=_DECLINES),
+        "runs": history.runs(alias, name, limit=RUNS_SHOWN, filters=RUNS),
+        "declines": history.runs(alias, name, limit=DECLINES_SHOWN, filters=TICKS),
         "actions": history.actions(alias, name, limit=ACTIONS_SHOWN),
     }
 

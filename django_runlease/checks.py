@@ -195,7 +195,7 @@ def _trigger_messages(alias: str) -> list[CheckMessage]:
 
 @register(TAG)
 def check_jobs(**kwargs: Any) -> list[CheckMessage]:
-    """E005 to E010, W001 and W004. What an app's ``jobs.py`` raises on import is raised here."""
+    """E005 to E010, W001 and W004. Raises RunLeaseError for an app's ``jobs.py`` that raises."""
     functions = jobs.registered()
     if _refusal(lambda: conf.JOBS):
         return []

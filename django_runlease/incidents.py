@@ -111,7 +111,8 @@ class Report:
 def look(alias: str, name: str | None = None) -> Report:
     """What is wrong with all leases, or with *name*. Nothing is written.
 
-    Raises ValueError for mistakes in the settings of the alerts, and Django's database errors.
+    Raises ValueError for mistakes in the settings of the alerts, RunLeaseError where an app's
+    ``jobs.py`` cannot be imported, and Django's database errors.
     """
     looked_at = store.database_clock(alias)
     return _report(alias, looked_at, evaluate(alias, _names(name)), name)
@@ -121,8 +122,8 @@ def check(alias: str, name: str | None = None, *, notify: bool = False) -> Repor
     """Close the Runs of dead holders, see what is wrong, open, update and resolve incidents, and
     tell of them if asked to *notify*.
 
-    Raises RunLeaseError within an open transaction, ValueError for mistakes in the settings of the
-    alerts, and Django's database errors.
+    Raises RunLeaseError within an open transaction or where an app's ``jobs.py`` cannot be
+    imported, ValueError for mistakes in the settings of the alerts, and Django's database errors.
     """
     store.close_dead_runs(alias, name)
     looked_at = store.database_clock(alias)
@@ -141,6 +142,21 @@ def record(
 ) -> None:
     """Open an incident for each new one of *findings*, update the open ones, and resolve those (of
     all leases, or of *name*) that are no longer found."""
+    _write(alias, (_OPEN, _UPDATE, _RESOLVE), looked_at, findings, name)
+
+
+def open_new(alias: str, looked_at: float, findings: Sequence[Finding]) -> None:
+    """Open an incident for each new one of *findings*, and leave all others as they are."""
+    _write(alias, (_OPEN,), looked_at, findings, None)
+
+
+def _write(
+    alias: str,
+    statements: Sequence[str],
+    looked_at: float,
+    findings: Sequence[Finding],
+    name: str | None,
+) -> None:
     params: dict[str, Any] = {
         "names": [finding.lease_name for finding in findings],
         "kinds": [finding.kind.value for finding in findings],
@@ -154,7 +170,7 @@ def record(
 
     def write() -> None:
         with connections[alias].cursor() as cursor:
-            for statement in (_OPEN, _UPDATE, _RESOLVE):
+            for statement in statements:
                 cursor.execute(statement.format(alert=table, found=_FOUND), params)
 
     store.in_transaction(alias, write)

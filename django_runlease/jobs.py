@@ -7,16 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
+from traceback import walk_tb
+from types import FrameType
 from typing import Any, TypedDict, TypeVar, Unpack
 
+from django.apps import apps
 from django.core.management import get_commands
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import module_has_submodule
 
 from .conf import conf
 from .exceptions import RunLeaseError, UnknownJob
 from .held import HeldLease
+from .phrases import gettext as _
 from .terms import Duration, declaration, declared, given
-from .text import check_name, did_you_mean, nearest
+from .text import check_name, did_you_mean, nearest, summary
 from .thresholds import problems
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -112,18 +117,40 @@ def job(
 def registered() -> dict[str, list[Job]]:
     """All registered functions by name; two of one name are a mistake that the checks report.
 
-    Imports each app's ``jobs.py`` at the first call; what these raise is raised here.
+    Imports each app's ``jobs.py`` at the first call. Raises RunLeaseError, which names the module
+    and the cause, for whatever one of them raises.
     """
-    autodiscover_modules("jobs")
+    for app in apps.get_app_configs():
+        if module_has_submodule(app.module, "jobs"):
+            _import(f"{app.name}.jobs")
     return dict(_registered)
+
+
+def _import(module: str) -> None:
+    try:
+        import_module(module)
+    except Exception as error:
+        own = [n for frame, n in walk_tb(error.__traceback__) if _is_of(module, frame)]
+        facts: dict[str, Any] = {"module": module, "problem": summary(error)}
+        if own:
+            facts["line"] = own[-1]
+            text = _("%(module)s cannot be imported (line %(line)s): %(problem)s", **facts)
+        else:
+            # A SyntaxError tells the line itself.
+            text = _("%(module)s cannot be imported: %(problem)s", **facts)
+        raise RunLeaseError(text) from error
+
+
+def _is_of(module: str, frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == module
 
 
 def find(name: str) -> Job:
     """The job that *name* stands for: a registered function, else an entry of RUNLEASE["JOBS"],
     else a management command of that name, without arguments.
 
-    Raises UnknownJob, RunLeaseError where two functions share the name, and ValueError for a bad
-    name or entry.
+    Raises UnknownJob, RunLeaseError where two functions share the name or an app's ``jobs.py``
+    cannot be imported, and ValueError for a bad name or entry.
     """
     check_name(name)
     entry = _entry(name)
@@ -146,7 +173,7 @@ def for_program(name: str, program: Sequence[str]) -> Job:
     """A program to run under the lease *name*, on the terms that RUNLEASE["JOBS"] has for it.
 
     Raises ValueError for a bad name or entry, an empty program, or a name that is registered for
-    a function.
+    a function, RunLeaseError where an app's ``jobs.py`` cannot be imported.
     """
     check_name(name)
     if not program or not program[0]:

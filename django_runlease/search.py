@@ -78,16 +78,34 @@ _KEYS_AMONG = """
      WHERE {conditions} ORDER BY runlease_run.id DESC LIMIT %s
 """
 
+# In the order of the index, lest the planner reads the table.
+_HOW_MANY_ENDED = """
+    SELECT count(*) FROM (
+        SELECT 1 FROM runlease_run WHERE runlease_run.id > 0 AND runlease_run.outcome = %s
+         ORDER BY runlease_run.started_at DESC LIMIT (SELECT %s::bigint)
+    ) AS newest
+"""
+
 # Whether a later run has ended otherwise is asked last, for the few that no success has followed.
 _LAST_ENDED = """
     SELECT found.lease_name FROM (
-        SELECT newest.lease_name, max(newest.started_at) AS started_at FROM (
-            SELECT runlease_run.lease_name, runlease_run.started_at FROM runlease_run
-             WHERE runlease_run.id > 0
-               AND runlease_run.outcome = %s AND runlease_run.trigger <> 'bypass'
-             ORDER BY runlease_run.started_at DESC LIMIT (SELECT %s::bigint)
-        ) AS newest GROUP BY newest.lease_name
+        SELECT runlease_run.lease_name, max(runlease_run.started_at) AS started_at
+          FROM runlease_run
+         WHERE runlease_run.id > 0
+           AND runlease_run.outcome = %s AND runlease_run.trigger <> 'bypass'
+         GROUP BY runlease_run.lease_name
     ) AS found WHERE {conditions}
+"""
+
+_ENDED_LAST = """
+    EXISTS (
+        SELECT 1 FROM (
+            SELECT run.lease_name, run.started_at FROM runlease_run AS run
+             WHERE run.lease_name = runlease_runlease.name
+               AND run.outcome = %s AND run.trigger <> 'bypass'
+             ORDER BY run.started_at DESC LIMIT 1
+        ) AS found WHERE {conditions}
+    )
 """
 
 _NONE_LATER = """
@@ -166,6 +184,15 @@ def _is_after(since: Moment | None, until: Moment | None) -> bool:
     return isinstance(since, timedelta) and isinstance(until, timedelta) and since < until
 
 
+RUNS = Filters(
+    outcomes=tuple(value for value in Outcome.values if value != Outcome.DECLINED), bypasses=False
+)
+"""The runs of jobs, which go on or have ended."""
+
+TICKS = Filters(outcomes=(Outcome.DECLINED.value,))
+"""The declined ticks."""
+
+
 def newest_keys(name: str | Sequence[str] | None, filters: Filters, limit: int) -> RawSQL:
     """The primary keys of the *limit* newest runs that match, of *name*, of several or of all
     leases, as an expression for ``pk__in``. Not for a host, which would be looked for lease by
@@ -200,14 +227,30 @@ def newest_keys_among(most: int, filters: Filters, limit: int) -> RawSQL:
     return _keys(_KEYS_AMONG.format(conditions=conditions), [most, *params, limit])
 
 
-def last_ended(outcome: str, alias: str, most: int) -> list[str]:
-    """The leases whose last run that has ended did so with *outcome*, one of ``UNSUCCESSFUL``;
-    among those of the *most* newest runs that did."""
-    others = [Outcome.SUCCEEDED.value, *(each for each in UNSUCCESSFUL if each != outcome)]
-    conditions = " AND ".join(_NONE_LATER for _ in others)
+def last_ended(outcome: str, alias: str, most: int) -> list[str] | None:
+    """The leases whose last run that has ended did so with *outcome*, one of ``UNSUCCESSFUL``; None
+    if more than *most* runs did, whichever their leases."""
+    conditions, others = _none_later(outcome)
     with connections[alias].cursor() as cursor:
-        cursor.execute(_LAST_ENDED.format(conditions=conditions), [outcome, most, *others])
+        cursor.execute(_HOW_MANY_ENDED, [outcome, most + 1])
+        if cursor.fetchone()[0] > most:
+            return None
+        cursor.execute(_LAST_ENDED.format(conditions=conditions), [outcome, *others])
         return [name for (name,) in cursor.fetchall()]
+
+
+def ended_last(outcome: str) -> RawSQL:
+    """The same, as a condition of each lease, which looks for its newest runs in indexes."""
+    conditions, others = _none_later(outcome)
+    sql = _ENDED_LAST.format(conditions=conditions)
+    # Not from outside either.
+    return RawSQL(sql, [outcome, *others], output_field=BooleanField())  # noqa: S611
+
+
+def _none_later(outcome: str) -> tuple[str, list[str]]:
+    """That no other run has ended later; most have succeeded, which is asked first."""
+    others = [each for each in (Outcome.SUCCEEDED.value, *UNSUCCESSFUL) if each != outcome]
+    return " AND ".join(_NONE_LATER for _ in others), others
 
 
 def read(keys: RawSQL, alias: str) -> list[int]:

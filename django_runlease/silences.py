@@ -10,7 +10,7 @@ from .alerts import evaluate
 from .clock import Instant, Now, Seconds
 from .exceptions import RunLeaseError
 from .history import Row
-from .incidents import record
+from .incidents import open_new
 from .models import ActionKind, Alert
 from .phrases import gettext as _
 from .text import storable
@@ -34,18 +34,30 @@ def silence(
     written down in the same transaction as the silence, unless there was none to lift. Returns the
     incident. Raises ValueError if both are given, for a moment that has passed, a length that is
     not above 0, a reason of over 500 characters or a mistake in the settings of the alerts,
-    RunLeaseError if there has been no such alert, Blocked if its row stays locked.
+    RunLeaseError if there has been no such alert or an app's ``jobs.py`` cannot be imported,
+    Blocked if its row stays locked.
     """
     if until is not None and length is not None:
         raise ValueError("a silence lasts until a moment or for a length of time: give one of them")
-    is_lifted = until is None and length is None
     why = store.checked_reason(reason)
-    values = {
-        "silenced_until": _silent_until(alias, until, length),
-        "silenced_by": "" if is_lifted else storable(by),
-    }
-
+    silent_until = _silent_until(alias, until, length)
     _record_first(name, kind, alias)
+    alert, is_changed = _write(name, kind, alias, silent_until, by=by, reason=why)
+    if alert is None:
+        facts = {"lease": name, "kind": repr(kind), "command": "`manage.py runlease check`"}
+        text = _("%(lease)s: there has been no alert %(kind)s; see %(command)s", **facts)
+        raise RunLeaseError(text)
+    if is_changed:
+        _log_silence(alert, by=by, reason=reason)
+    return alert
+
+
+def _write(
+    name: str, kind: str, alias: str, silent_until: Any, *, by: str, reason: str
+) -> tuple[Row | None, bool]:
+    """The last incident as it is then, if there is one, and whether there was something to do."""
+    is_lifted = silent_until is None
+    values = {"silenced_until": silent_until, "silenced_by": "" if is_lifted else storable(by)}
 
     def write() -> tuple[Row | None, bool]:
         alerts = Alert.objects.using(alias).filter(lease_name=name, kind=kind)
@@ -56,17 +68,10 @@ def silence(
         after = next(iter(history.incidents(alias, keys)), None)
         if before is None or after is None or (is_lifted and not before["silenced"]):
             return after, False
-        _note(after, alias, is_lifted=is_lifted, by=by, reason=why)
+        _note(after, alias, is_lifted=is_lifted, by=by, reason=reason)
         return after, True
 
-    alert, is_changed = store.unless_blocked(name, alias, write)
-    if alert is None:
-        facts = {"lease": name, "kind": repr(kind), "command": "`manage.py runlease check`"}
-        text = _("%(lease)s: there has been no alert %(kind)s; see %(command)s", **facts)
-        raise RunLeaseError(text)
-    if is_changed:
-        _log_silence(alert, by=by, reason=reason)
-    return alert
+    return store.unless_blocked(name, alias, write)
 
 
 def _note(alert: Row, alias: str, *, is_lifted: bool, by: str, reason: str) -> None:
@@ -92,7 +97,9 @@ def _record_first(name: str, kind: str, alias: str) -> None:
     if Alert.objects.using(alias).filter(lease_name=name, kind=kind).exists():
         return
     looked_at = store.database_clock(alias)
-    record(alias, looked_at, evaluate(alias, [name]), name)
+    # A host does not see all that others do, so it resolves nothing.
+    found = [finding for finding in evaluate(alias, [name]) if finding.kind.value == kind]
+    open_new(alias, looked_at, found)
 
 
 def _silent_until(alias: str, until: datetime | None, length: timedelta | None) -> Any:

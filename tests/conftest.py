@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import sys
 from typing import Any
 
 import pytest
@@ -30,6 +31,22 @@ def ops(client: Client, db: None) -> Client:
     """The browser of a superuser of the admin."""
     client.force_login(get_user_model().objects.create_superuser("ops"))
     return client
+
+
+@pytest.fixture
+def make_app(tmp_path: Any, monkeypatch: Any, settings: Any) -> Any:
+    """Install an app of the given name whose ``jobs.py`` has the given text."""
+
+    def make(name: str, text: str) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+        (tmp_path / name / "jobs.py").write_text(text, encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, name]
+
+    yield make
+    for module in [module for module in sys.modules if module.startswith("runlease_test_")]:
+        del sys.modules[module]
 
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:

@@ -25,8 +25,8 @@ DATA = re.compile(rf"DATA[\w:@./,-]*|{re.escape(this_process().host)}")
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z+\d]{3,5}")
 _LETTER = re.compile(r"[^\W\d_]")
 _FACT = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}")
-_CODE_WORDS = re.compile(r"`manage\.py [^`]*`|'\w+'|idle in transaction|postgres")
-"""Commands, words of commands in quotes, and what the database says of its processes."""
+_CODE_WORDS = re.compile(r"`manage\.py [^`]*`|'\w+'|idle in transaction|postgres|\bSIG[A-Z]+\b")
+"""Commands, words of commands in quotes, what the database says of its processes, and signals."""
 _PLACE = re.compile(r"%\(\w+\)|%[sd]|\{\w*\}")
 _SPOKEN = ("aria-label", "title", "alt", "placeholder")
 _VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}

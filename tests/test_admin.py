@@ -58,6 +58,36 @@ def test_no_page_shows_a_token(ops, model, factory):
         assert str(row.token) not in response.content.decode()
 
 
+@MODELS
+@pytest.mark.parametrize(
+    "look_up", ["token", "token__gte", "token__startswith", "generation", "reason__contains"]
+)
+def test_no_row_is_looked_up_by_what_no_filter_offers(ops, model, factory, look_up):
+    """Above all not by its token, which could be guessed digit by digit."""
+    row = factory(**({"held": True} if model is RunLease else {}))
+    value = str(row.token) if look_up.startswith("token") else "1"
+    assert ops.get(url(model, "changelist"), {look_up: value}).status_code == 400
+
+
+@MODELS
+def test_the_head_of_a_page_can_be_asked_for(ops, model, factory):
+    row = factory()
+    for page, *args in (["changelist"], ["change", row.pk], ["history", row.pk]):
+        assert ops.head(url(model, page, *args)).status_code == 200
+    assert ops.put(url(model, "change", row.pk)).status_code == 403
+
+
+def test_the_empty_log_of_a_run_sends_nobody_to_the_page_of_a_lease(ops):
+    lease, run = RunLeaseFactory(), RunFactory()
+    nobody, elsewhere = "Nobody has done anything to it in this admin", "by command stands on"
+    of_lease = Page(ops.get(url(RunLease, "history", lease.pk))).text
+    assert nobody in of_lease
+    assert elsewhere in of_lease
+    of_run = Page(ops.get(url(Run, "history", run.pk))).text
+    assert nobody in of_run
+    assert elsewhere not in of_run
+
+
 @pytest.mark.urls("tests.urls_admins")
 def test_all_links_stay_in_the_site_of_the_admin_that_shows_them(ops):
     lease = RunLeaseFactory(name="job", held=True)
@@ -148,6 +178,13 @@ def test_the_page_of_the_app_leads_to_the_overview_who_may_see_it(client, ops):
     assert not Page(client.get(address)).all("a", href=url(RunLease, "overview"))
 
 
+@pytest.mark.urls("tests.urls_own_admins")
+def test_a_site_with_a_page_of_leases_of_its_own_has_no_link_to_the_overview(ops):
+    said = Page(ops.get(reverse("admin:app_list", args=["runlease"])))
+    assert said.all("a", href=url(RunLease, "changelist"))
+    assert "Overview" not in said.text
+
+
 @pytest.mark.parametrize(
     "instant", ["infinity", "-infinity", "20000-01-01 UTC", "0044-03-15 BC UTC"]
 )
@@ -192,6 +229,26 @@ def test_who_may_not_look_at_runs_finds_no_link_to_them(client):
     one.user_permissions.add(Permission.objects.get(codename="view_run"))
     page = Page(client.get(reverse("admin:runlease_runlease_change", args=[lease.pk])))
     assert len([a for a in page.all("a") if "/run/" in str(a.get("href"))]) >= 5
+
+
+def test_who_may_not_look_at_runs_reads_nowhere_why_they_ended(client):
+    """The last line of an exception may say what is as secret as the output."""
+    one = get_user_model().objects.create_user("eve", is_staff=True)
+    one.user_permissions.set(Permission.objects.filter(codename="view_runlease"))
+    client.force_login(one)
+    lease = RunLeaseFactory(name="job")
+    RunFactory(lease_name="job", outcome="failed", reason="OperationalError: DSN=secret")
+    RunFactory(lease_name="job", outcome="lost", reason="broken by ada: secret")
+    RunFactory(lease_name="job", declined=True)
+    pages = [("changelist", ()), ("overview", ()), ("change", (lease.pk,))]
+    pages = [url(RunLease, view, *args) for view, args in pages]
+    said = [Page(client.get(address)) for address in pages]
+    assert not [page for page in said if "secret" in page.html]
+    assert "the lease was held" in said[-1].text
+    assert ["1 break" in page.html for page in said] == [True] * 3, "it is told, but not why"
+    one.user_permissions.add(Permission.objects.get(codename="view_run"))
+    told = ["secret" in client.get(address).content.decode() for address in pages]
+    assert told == [False, True, True]
 
 
 @pytest.mark.parametrize(

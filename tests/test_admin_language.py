@@ -14,14 +14,15 @@ from django.db import connection
 from django.urls import reverse
 from django.utils import timezone, translation
 
-from django_runlease import incidents
-from django_runlease.admin.words import DECLINES, REASONS
+from django_runlease import clock, endings, incidents, store
+from django_runlease.admin.reasons import DECLINED, FORMS, reason
 from django_runlease.alerts import RULES, judge
 from django_runlease.exceptions import DeclineReason
 from django_runlease.holder import this_process
 from django_runlease.models import ActionKind, Alert, OperatorAction, Outcome, Run, RunLease
 from django_runlease.phrases import translated
 from django_runlease.situation import MOST_FAILURES, Situation
+from django_runlease.store import Closing
 from django_runlease.terms import short, spoken
 from django_runlease.thresholds import thresholds
 
@@ -29,13 +30,14 @@ from . import factories
 from .factories import AlertFactory, EffectFactory, RunFactory, RunLeaseFactory
 from .language import brackets, untranslated, wrong
 from .pages import Page, address, send
-from .support import ADMINS, MAILERS, ROOT, ago, open_transaction
+from .support import ADMINS, MAILERS, ROOT, ago, expire, granted, open_transaction
 
 pytestmark = pytest.mark.django_db
 
 LEASES = reverse("admin:runlease_runlease_changelist")
 OVERVIEW = reverse("admin:runlease_runlease_overview")
 RUNS = reverse("admin:runlease_run_changelist")
+PACKAGE = ROOT / "django_runlease"
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ DATA = {"holder": "DATA-web1:4711", "host": "DATA-web1"}
 
 
 def ran(name="DATA-a", *, age=3000, length=90, **fields):
-    fields = {"trigger": "DATA-tick", **DATA, **fields}
+    fields = {**DATA, **fields}
     return factories.ran(length, age=age, lease_name=name, **fields)
 
 
@@ -92,8 +94,10 @@ def everything(db):
     ran(age=520, length=80, lag=timedelta(seconds=70), waited=timedelta(seconds=61), tick=ago(600))
     ran(age=300, outcome="lost", reason="broken by DATA-bob: DATA-fire")
     every_action_of_operators()
-    for reason in DeclineReason.__args__:
-        ran(age=200, length=0, declined=True, reason=reason)
+    for why in DeclineReason.__args__:
+        ran(age=200, length=0, declined=True, reason=why)
+    for n, trigger in enumerate(("api", "runjob", "bypass", "testing", "DATA-task")):
+        ran(age=190 - n, length=0.1, trigger=trigger, reason="DATA-why")
     for n in range(30):
         ran("DATA-e", age=100 - n, length=0.2, outcome="failed", reason="DATA-oops")
     AlertFactory(lease_name="DATA-a", kind="lost", silenced_until=ago(-90), silenced_by="DATA-bob")
@@ -179,6 +183,68 @@ def test_each_run_says_nothing_untranslated(ops, everything):
     for run in Run.objects.filter(lease_name="DATA-a"):
         with brackets():
             assert said(ops.get(reverse("admin:runlease_run_change", args=[run.pk]))) == []
+
+
+@pytest.fixture
+def endings_of_runs(db):
+    """How the runs of a lease end that the store closes, or a holder that has lost it."""
+
+    def lost(loss):
+        store.close_run(claimed, Closing(outcome=Outcome.LOST, reason=str(loss)))
+
+    done = Closing(outcome=Outcome.FAILED, reason="DATA-boom")
+    claimed = granted("DATA-a")
+    expire("DATA-a")
+    later = granted("DATA-a")
+    store.release(claimed, done)
+    claimed = later
+    lost(store.renew(claimed, timedelta(seconds=60), None) or endings.untrusted(1, beating=True))
+    expire("DATA-a")
+    claimed = granted("DATA-a")
+    expire("DATA-a")
+    store.close_dead_runs("default")
+    lost(store.renew(claimed, timedelta(seconds=60), None))
+    for loss in (
+        endings.untrusted(clock.local() - 90, beating=False),
+        endings.stalled(clock.local() - 4000, timedelta(hours=1)),
+    ):
+        claimed = granted("DATA-a")
+        lost(loss)
+        expire("DATA-a")
+    claimed = granted("DATA-a")
+    store.break_lease("DATA-a", "default", by="DATA-ann", reason="DATA-fire", at_once=True)
+    store.release(claimed, done)
+    granted("DATA-a")
+    expire("DATA-a")
+    store.close_dead_runs("default")
+    granted("DATA-a")
+    expire("DATA-a")
+    granted("DATA-a")
+    RunLease.objects.update(holder_process={**this_process().process, "start": 1})
+    store.close_dead_runs("default")
+    return RunLease.objects.get()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_why_runs_ended_is_translated_as_the_store_has_written_it_down(ops, endings_of_runs):
+    runs = list(Run.objects.all())
+    written, holder = "\n".join(run.reason for run in runs), endings_of_runs.holder
+    for part in (
+        f"never released; {holder} took over",
+        "never released; its lease had expired",
+        "never released; its process is gone",
+        f"it expired and {holder} took it over; DATA-boom",
+        "it expired before it was renewed",
+        "the database has renewed nothing for",
+        "it was not renewed for 1m 30s, since",
+        "for longer than its stall_after of 1h",
+        "broken by DATA-ann: DATA-fire; DATA-boom",
+    ):
+        assert part in written
+    pages = [reverse("admin:runlease_run_change", args=[run.pk]) for run in runs]
+    for place in (*pages, RUNS, address(endings_of_runs), OVERVIEW):
+        with brackets():
+            assert said(ops.get(place)) == []
 
 
 def test_a_mistake_in_the_settings_is_the_only_thing_that_is_said_in_english(
@@ -418,11 +484,82 @@ def test_makemessages_finds_every_text():
     assert seen > 200
 
 
-def test_every_reason_that_the_store_writes_down_has_words():
-    assert set(DeclineReason.__args__) == set(DECLINES)
-    store = "".join(path.read_text() for path in (ROOT / "django_runlease/store").glob("*.py"))
-    for reason in REASONS:
-        assert f'"{reason}"' in store
+def test_every_reason_of_a_declined_tick_has_words():
+    assert set(DeclineReason.__args__) == set(DECLINED)
+
+
+WRITERS = ("store/*", "endings", "held", "interrupts", "runner", "supervisor", "watch", "fencing")
+"""The modules that say why a run ended."""
+
+SAID = {"reason", "detail"}
+
+
+def sentences():
+    """The texts that these write: what they call a reason or a detail, and what errors say."""
+    for module in (path for name in WRITERS for path in PACKAGE.glob(f"{name}.py")):
+        for node in ast.walk(ast.parse(module.read_text())):
+            match node:
+                case ast.Call(keywords=keywords):
+                    called = getattr(node.func, "id", "")
+                    found = [each.value for each in keywords if each.arg in SAID]
+                    found += node.args[1:2] if called in ("LeaseLost", "JobTimeout") else []
+                case ast.Assign(targets=[target], value=value):
+                    name = getattr(target, "id", getattr(target, "attr", ""))
+                    found = [value] if name in SAID else []
+                case ast.FunctionDef(name="_reason"):
+                    found = [
+                        part
+                        for each in ast.walk(node)
+                        if isinstance(each, ast.Return) and each.value
+                        for part in ast.walk(each.value)
+                    ]
+                case _:
+                    found = []
+            yield from filter(None, map(filled, found))
+
+
+FACTS = {
+    "silent": "5m 3s",
+    "since": "2026-01-01 00:00:00 UTC",
+    "short": "90s",
+    "_moment": "2026-01-01 00:00:00 UTC",
+    "_signal_name": "SIGHUP",
+    "returncode": "3",
+    "Signals": "SIGTERM",
+    "loss": "its row was deleted",
+    "otherwise": "it was not a moment ago",
+    "BROKEN": "broken by ",
+}
+
+
+def filled(node):
+    """A text of several words, with facts of its kinds."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+        return node.value
+    if not isinstance(node, ast.JoinedStr):
+        return ""
+    parts = []
+    for part in node.values:
+        names = {getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(part)}
+        facts = [fact for name, fact in FACTS.items() if name in names]
+        parts.append(part.value if isinstance(part, ast.Constant) else (*facts, "DATA-x")[0])
+    text = "".join(parts)
+    return "" if set(text) <= {*"DATA-x; "} else text
+
+
+def test_every_reason_that_is_written_down_has_words():
+    found = set(sentences())
+    assert len(found) >= 20
+    with brackets():
+        assert [text for text in sorted(found) if wrong(reason(text, "lost"))] == []
+
+
+def test_every_form_of_a_reason_is_one_that_is_written_down():
+    # Some signals have no name.
+    written = "\n".join([*sentences(), "killed by signal 37"])
+    for form in FORMS:
+        head = form.partition("%(")[0]
+        assert head in written, form
 
 
 def test_the_script_that_counts_down_has_its_words_from_the_page(ops, everything):

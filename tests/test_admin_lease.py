@@ -173,6 +173,20 @@ def test_alerts_say_what_to_do_and_effects_what_to_look_at(ops):
         assert said in text
 
 
+def test_of_many_uncertain_effects_the_newest_are_listed_and_all_are_counted(ops, monkeypatch):
+    monkeypatch.setattr("django_runlease.admin.lease.EFFECTS", 3)
+    lease = RunLeaseFactory(name="job")
+    EffectFactory(lease_name="other", key='["order", 99]')
+    for number in range(3):
+        EffectFactory(lease_name="job", key=f'["order", {number}]')
+    assert "3 actions outside" in page(ops, lease).text
+    EffectFactory(lease_name="job", key='["order", 3]')
+    said = page(ops, lease)
+    assert "4 actions outside" in said.text
+    assert re.findall(r"order, \d+", said.text) == ["order, 3", "order, 2", "order, 1"]
+    assert "Only the 3 newest are listed" in said.text
+
+
 def test_many_runs_take_as_many_queries_as_few_and_are_cut(ops, monkeypatch):
     monkeypatch.setattr("django_runlease.admin.lease.DRAWN", 5)
     lease = RunLeaseFactory(name="job")

@@ -205,6 +205,28 @@ def test_filters_and_the_search_find_leases(ops, various, query, expected):
     assert found == list(expected)
 
 
+def test_a_job_that_fails_each_second_hides_no_other_that_failed(ops, various, monkeypatch):
+    monkeypatch.setattr("django_runlease.admin.filters.FAILURES", 5)
+    RunLeaseFactory(name="job-e")
+    for n in range(6):
+        ran(lease_name="job-e", outcome="failed", age=100 - n, length=1)
+    assert names(ops, outcome="failed") == ["b", "e"]
+    assert names(ops, outcome="failed", q="job-b") == ["b"]
+    ran(lease_name="job-e", age=50, length=1)
+    assert names(ops, outcome="failed") == ["b"]
+    ran(lease_name="job-b", outcome="lost", age=50, length=1)
+    assert names(ops, outcome="failed") == []
+
+
+@pytest.mark.parametrize("host", ["web1", "<b>nowhere</b>"])
+def test_a_host_is_asked_for_also_while_nobody_holds_anything(ops, host):
+    RunLeaseFactory(name="job-a", host="web1")
+    assert names(ops, host=host) == []
+    said = page(ops, host=host)
+    assert "No lease is like that" in said.text
+    assert host in said.text
+
+
 def test_the_hosts_that_are_offered_are_those_that_hold_something_and_are_known(ops, various):
     held(name="job-e", host="")
     RunLeaseFactory(name="job-f", host="web3")

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.urls import reverse
 
-from django_runlease import jobs, silences
+from django_runlease import silences
 from django_runlease.admin.figures import with_view
 from django_runlease.admin.live import live
 from django_runlease.holder import this_process
@@ -167,13 +167,26 @@ def test_a_mistake_in_the_settings_is_told_and_what_was_recorded_is_still_shown(
     assert not said.refused
 
 
-def test_a_mistake_in_the_jobs_of_an_app_is_told_too(ops, monkeypatch):
-    def broken():
-        raise ImportError("no module named pandas")
+@pytest.mark.parametrize("where", ["list", "lease", "overview"])
+@pytest.mark.parametrize("text", ["import os\nos.environ['NO_SUCH_KEY']", "1 +", "absent"])
+def test_a_mistake_in_the_jobs_of_an_app_takes_no_page_down_and_is_told(ops, make_app, where, text):
+    lease = failing()
+    AlertFactory(lease_name="job", kind="stuck", message="it was so")
+    make_app("runlease_test_broken", text)
+    said = Page(ops.get({"list": LEASES, "lease": address(lease), "overview": OVERVIEW}[where]))
+    assert "runlease_test_broken.jobs cannot be imported" in said.text
+    assert "it was so" in said.html
 
-    failing()
-    monkeypatch.setattr(jobs, "registered", broken)
-    assert "no module named pandas" in Page(ops.get(LEASES)).text
+
+@pytest.mark.parametrize(
+    "text", ["import runlease_test_absent", "from django_runlease import job\njob('a', x=3)"]
+)
+def test_a_silence_with_a_mistake_in_the_jobs_of_an_app_says_so(ops, make_app, text):
+    lease = failing()
+    make_app("runlease_test_broken", text)
+    said = Page(ops.post(address(lease, "silence", "failing"), {"length": "4"}))
+    assert "runlease_test_broken.jobs cannot be imported" in said.text
+    assert not Alert.objects.exists()
 
 
 def test_what_no_check_has_seen_can_be_silenced(ops):

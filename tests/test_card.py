@@ -81,7 +81,7 @@ def test_the_card_is_read_by_indexes_whatever_the_history_of_its_lease(long_hist
     assert (len(cards[0]["runs"]), len(cards[0]["declines"])) == (10, 5)
     assert cards[0]["declines_since_start"] == 2000
     assert not re.search(r"Seq Scan on runlease_run\b", plan)
-    assert in_vain == 0
+    assert in_vain <= 1, "that nobody holds the lease"
 
 
 @pytest.mark.django_db

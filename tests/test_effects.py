@@ -17,7 +17,7 @@ from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_runlease import LeaseLost, RunLeaseError, claim, store
+from django_runlease import LeaseLost, RunLeaseError, claim, history, store
 from django_runlease.effects import KEY_LENGTH, KIND_LENGTH, _written_down
 from django_runlease.holder import this_process
 from django_runlease.models import Effect, EffectState, RunLease
@@ -602,9 +602,42 @@ def test_hostile_and_long_text_stays_in_80_columns_and_steers_no_terminal(held):
 
 
 @pytest.mark.django_db
-def test_the_list_is_one_query_by_an_index(django_assert_num_queries):
+def test_a_list_is_one_query_and_one_more_for_the_holders(django_assert_num_queries):
     with django_assert_num_queries(1):
+        run()
+    with django_assert_num_queries(2):
         run("--uncertain")
+
+
+def test_a_holder_is_judged_once_for_all_its_effects(held, monkeypatch):
+    judged = []
+
+    def is_dead(*holder):
+        judged.append(holder)
+        return len(judged) > 1
+
+    monkeypatch.setattr(history, "is_dead", is_dead)
+    for number in range(5):
+        crash(held, number)
+    assert uncertain() == []
+    assert history.uncertain_effects("default", "job") == 5
+    assert len(judged) == 2
+
+
+def test_no_more_of_the_uncertain_effects_are_read_than_are_shown(held):
+    for number in range(5):
+        crash(held, number)
+    held.release()
+    with CaptureQueriesContext(connection) as captured:
+        assert len(history.effects("default", "job", uncertain=True, limit=2)) == 2
+        assert history.uncertain_effects("default", "job") == 5
+    assert sum(rows_given(query["sql"]) for query in captured) == 3
+
+
+def rows_given(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return len(cursor.fetchall())
 
 
 # -- the example

@@ -1,6 +1,7 @@
 """Incidents: opened once, kept, resolved; told once each, by whoever comes first."""
 
 import threading
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from smtplib import SMTPServerDisconnected
@@ -13,12 +14,21 @@ from django.db import connection, transaction
 from django_runlease import claim, incidents, signals, silences, store
 from django_runlease.alerts import evaluate
 from django_runlease.exceptions import RunLeaseError
-from django_runlease.models import Alert, Outcome, Run, RunLease
+from django_runlease.models import Alert, OperatorAction, Outcome, Run, RunLease
 from django_runlease.store import Closing
 from django_runlease.testing import expire_now
 
-from .factories import RunFactory, RunLeaseFactory
-from .support import ADMINS, MAILERS, ago, elsewhere, open_transaction, together, wait_for
+from .factories import AlertFactory, RunFactory, RunLeaseFactory
+from .support import (
+    ADMINS,
+    MAILERS,
+    ago,
+    backends,
+    elsewhere,
+    open_transaction,
+    together,
+    wait_for,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -420,6 +430,36 @@ def test_what_has_never_been_an_alert_cannot_be_silenced():
     check()
     with pytest.raises(RunLeaseError, match="there has been no alert 'stuck'"):
         silence("stuck", length=timedelta(hours=1))
+
+
+@pytest.mark.parametrize("kind", ["failing", "stuck"])
+def test_a_silence_resolves_no_other_alert_which_perhaps_only_another_host_can_see(told, kind):
+    """Nor does one that is refused. What no check has seen is recorded for it, and nothing else."""
+    RunLeaseFactory(name=NAME, held=True)
+    RunFactory.create_batch(3, lease_name=NAME, outcome="failed")
+    RunFactory(lease_name=NAME, declined=True)
+    ghost = AlertFactory(lease_name=NAME, kind="ghost", notified_at=ago(30))
+    assert {finding.kind.value for finding in evaluate("default")} == {"failing", "contention"}
+    with nullcontext() if kind == "failing" else pytest.raises(RunLeaseError):
+        silence(kind, length=timedelta(hours=1))
+    assert Alert.objects.get(pk=ghost.pk).resolved_at is None
+    recorded = set(Alert.objects.values_list("kind", flat=True))
+    assert recorded == ({"ghost", "failing"} if kind == "failing" else {"ghost"})
+    incidents.tell("default")
+    assert mail.outbox == []
+
+
+def test_of_two_who_lift_a_silence_at_once_one_did_it():
+    AlertFactory(lease_name=NAME, kind="failing", silenced_until=ago(-900), silenced_by="ada")
+    waiting = "wait_event_type = 'Lock'"
+    with open_transaction("SELECT 1 FROM runlease_alert FOR UPDATE") as finish:
+
+        def let_them() -> None:
+            wait_for(lambda: backends(waiting) == 2)
+            finish.set()
+
+        together(silence, silence, let_them)
+    assert [action.kind for action in OperatorAction.objects.all()] == ["unsilenced"]
 
 
 def test_who_silences_is_logged(caplog):

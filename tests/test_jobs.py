@@ -1,7 +1,6 @@
 """The registry of jobs: what a name stands for, and on which terms it runs."""
 
 import functools
-import sys
 from datetime import timedelta
 
 import pytest
@@ -18,22 +17,6 @@ from .support import DEADLINE, spawn_python
 @pytest.fixture(autouse=True)
 def _own_registry(monkeypatch):
     monkeypatch.setattr(jobs, "_registered", dict(jobs._registered))
-
-
-@pytest.fixture
-def make_app(tmp_path, monkeypatch, settings):
-    """Install an app of the given name whose ``jobs.py`` has the given text."""
-
-    def make(name, text):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").touch()
-        (tmp_path / name / "jobs.py").write_text(text, encoding="utf-8")
-        monkeypatch.syspath_prepend(tmp_path)
-        settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, name]
-
-    yield make
-    for module in [module for module in sys.modules if module.startswith("runlease_test_")]:
-        del sys.modules[module]
 
 
 def run(held):
@@ -135,17 +118,26 @@ def test_the_jobs_of_every_app_are_found(make_app):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("import runlease_test_absent", ModuleNotFoundError),
-        ("from django_runlease import absent", ImportError),
-        ("from django_runlease import job\njob('a', ttl='soon')", ValueError),
-        ("1 / 0", ZeroDivisionError),
+        ("import runlease_test_absent", "ModuleNotFoundError: No module named"),
+        ("from django_runlease import absent", "ImportError: cannot import name 'absent'"),
+        ("from django_runlease import job\njob('a', ttl='soon')", "ValueError: job 'a': ttl"),
+        ("import os\nos.environ['NO_SUCH_KEY']", "KeyError: 'NO_SUCH_KEY'"),
+        ("absent", "NameError: name 'absent'"),
+        ("1 +", "SyntaxError: invalid syntax"),
     ],
 )
-def test_an_error_in_an_apps_jobs_rises_at_every_look_up(make_app, text, error):
+def test_whatever_an_apps_jobs_raise_is_one_error_that_names_them_at_every_look_up(
+    make_app, text, error
+):
     make_app("runlease_test_broken", text)
     for _ in range(2):
-        with pytest.raises(error):
+        with pytest.raises(RunLeaseError) as refusal:
             find("charge_due_invoices")
+        assert not isinstance(refusal.value, UnknownJob)
+        assert str(refusal.value).startswith("runlease_test_broken.jobs cannot be imported")
+        assert error in str(refusal.value)
+        assert f"line {text.count(chr(10)) + 1}" in str(refusal.value)
+        assert type(refusal.value.__cause__).__name__ == error.partition(":")[0]
 
 
 # -- finding

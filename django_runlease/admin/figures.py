@@ -18,7 +18,7 @@ from ..alerts import LATE_SHARE
 from ..clock import Epoch, Now, Seconds
 from ..history import Row
 from ..models import ActionKind, Alert, Outcome, Run, RunLease, Severity, State
-from ..search import Filters, newest_keys_of_each
+from ..search import RUNS, TICKS, newest_keys_of_each
 from ..situation import FAILURES
 from ..store import BROKEN
 
@@ -36,8 +36,6 @@ PAUSES = 100
 """How many of the newest pauses and resumes of a lease are looked at."""
 
 ENDED = tuple(value for value in Outcome.values if value not in ("declined", "running"))
-RUNS = Filters(outcomes=(*ENDED, Outcome.RUNNING.value), bypasses=False)
-TICKS = Filters(outcomes=(Outcome.DECLINED.value,))
 
 _COLUMNS = (
     *("pk", "start", "end", "outcome", "holder", "host", "reason", "took_over_from"),
@@ -65,6 +63,8 @@ class Bar:
     """Seconds that it waited for the lease."""
     delay: float | None = None
     """Seconds from its tick to its start."""
+    is_broken: bool = False
+    """Whether an operator took its lease away."""
 
     @property
     def length(self) -> float:
@@ -77,10 +77,6 @@ class Bar:
     @property
     def is_takeover(self) -> bool:
         return bool(self.took_over_from)
-
-    @property
-    def is_broken(self) -> bool:
-        return self.outcome == Outcome.LOST and self.reason.startswith(BROKEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,14 +210,18 @@ class Window:
         return found
 
 
-def windows(alias: str, names: Iterable[str], length: timedelta, most: int) -> dict[str, Window]:
+def windows(
+    alias: str, names: Iterable[str], length: timedelta, most: int, *, reasons: bool = False
+) -> dict[str, Window]:
     """What happened to each of *names* in the period of that *length* up to now, in four queries;
-    at most *most* runs of each, and as many declined ticks."""
+    at most *most* runs of each, and as many declined ticks. Why the runs ended is told only if
+    *reasons* are asked for."""
     wanted = list(names)
-    runs = _bars(alias, newest_keys_of_each(wanted, replace(RUNS, since=length), most))
+    keys = newest_keys_of_each(wanted, replace(RUNS, since=length), most)
+    runs = _bars(alias, keys, reasons=reasons)
     ticks = _bars(alias, newest_keys_of_each(wanted, replace(TICKS, since=length), most))
     open_runs = Run.objects.using(alias).filter(lease_name__in=wanted, outcome=Outcome.RUNNING)
-    running = _bars(alias, open_runs.values("pk"))
+    running = _bars(alias, open_runs.values("pk"), reasons=reasons)
     pauses = _pauses(alias, wanted, length)
     found = {}
     for name in wanted:
@@ -280,7 +280,7 @@ def _cut(runs: list[Bar], ticks: list[Bar], most: int) -> float | None:
     return max((bars[0].start for bars in (runs, ticks) if len(bars) >= most), default=None)
 
 
-def _bars(alias: str, keys: Any) -> dict[str, list[Bar]]:
+def _bars(alias: str, keys: Any, *, reasons: bool = False) -> dict[str, list[Bar]]:
     found = (
         Run.objects.using(alias)
         .filter(pk__in=keys)
@@ -295,14 +295,18 @@ def _bars(alias: str, keys: Any) -> dict[str, list[Bar]]:
     )
     bars: dict[str, list[Bar]] = {}
     for row in found:
-        bar = Bar(**{column: row[column] for column in _COLUMNS})
+        broken = row["outcome"] == Outcome.LOST and row["reason"].startswith(BROKEN)
+        bar = Bar(**{column: row[column] for column in _COLUMNS}, is_broken=broken)
+        if not reasons and bar.outcome != Outcome.DECLINED:
+            bar = replace(bar, reason="")
         bars.setdefault(row["lease_name"], []).append(bar)
     return bars
 
 
-def newest(alias: str, name: str, count: int) -> list[Bar]:
+def newest(alias: str, name: str, count: int, *, reasons: bool = False) -> list[Bar]:
     """The *count* newest runs of the lease, the newest first."""
-    return _bars(alias, newest_keys_of_each([name], RUNS, count)).get(name, [])[::-1]
+    keys = newest_keys_of_each([name], RUNS, count)
+    return _bars(alias, keys, reasons=reasons).get(name, [])[::-1]
 
 
 def open_alerts(alias: str, names: Sequence[str]) -> dict[str, list[Row]]:
@@ -340,16 +344,10 @@ def alert_rows(found: QuerySet[Alert]) -> list[Row]:
         "resolved": Epoch("resolved_at"),
         "silent": Epoch("silenced_until"),
     }
-    fields = "lease_name", "kind", "severity", "message", "remedy", "silenced_by"
-    rows: Any = found.annotate(now=Epoch(Now()), **instants).values(*fields, "now", *instants)
-    return [
-        {
-            **row,
-            "silenced": row["silent"] is not None and row["silent"] > row["now"],
-            "is_recorded": True,
-        }
-        for row in rows
-    ]
+    fields = "lease_name", "kind", "severity", "message", "remedy", "silenced_by", "silenced"
+    # The checker does not follow as_manager().
+    annotated = found.with_silenced().annotate(now=Epoch(Now()), **instants)  # type: ignore[attr-defined]
+    return [{**row, "is_recorded": True} for row in annotated.values(*fields, "now", *instants)]
 
 
 def worst_first(alerts: Iterable[Row]) -> list[Row]:

@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.contrib.admin import SimpleListFilter
-from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Greatest
-from django.db.models.lookups import GreaterThanOrEqual
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ..models import UNSUCCESSFUL, Alert, Outcome, Run, State
-from ..search import last_ended
+from ..models import UNSUCCESSFUL, Alert, Outcome, State
+from ..search import ended_last, last_ended
 from ..text import storable
 from .figures import ENDED
 from .words import VIEWS
@@ -25,7 +23,7 @@ HOLDERS = 5_000
 """Of how many leases that are held."""
 
 FAILURES = 5_000
-"""Among how many of the newest runs of an outcome the last ones of their leases are looked for."""
+"""Up to how many runs of an outcome are read to find their leases; else each lease is asked."""
 
 _PLAIN = {State.PAUSED.value: Q(paused=True), State.FREE.value: Q(paused=False, token=None)}
 _TAKEN = Q(paused=False, token__isnull=False)
@@ -49,9 +47,9 @@ class ViewFilter(SimpleListFilter):
 
 
 class LastOutcomeFilter(SimpleListFilter):
-    """By how the last run ended: from the newest runs that ended so, or, for the many that
-    succeeded, lease by lease and outcome by outcome, each in an index, so that no burst of declined
-    ticks has to be read."""
+    """By how the last run ended: from the runs that ended so, where these are few; else lease by
+    lease and outcome by outcome, each in an index, so that no burst of failures or of declined
+    ticks has to be read, and none hides a lease."""
 
     title = _("last outcome")
     parameter_name = "outcome"
@@ -64,20 +62,15 @@ class LastOutcomeFilter(SimpleListFilter):
         if outcome not in ENDED:
             return queryset
         if outcome in UNSUCCESSFUL:
-            return queryset.filter(name__in=last_ended(outcome, queryset.db, FAILURES))
-        # Greatest() passes over what is null. Nothing is later than it; but of an equality the
-        # planner would expect few, and judge all leases before it sorts them.
-        newest = Greatest(*map(_newest, ENDED))
-        return queryset.filter(GreaterThanOrEqual(_newest(outcome), newest))
-
-
-def _newest(outcome: str) -> Subquery:
-    runs = Run.objects.filter(lease_name=OuterRef("name"), outcome=outcome)
-    return Subquery(runs.exclude(trigger="bypass").order_by("-started_at").values("started_at")[:1])
+            names = last_ended(outcome, queryset.db, FAILURES)
+            if names is not None:
+                return queryset.filter(name__in=names)
+        return queryset.filter(ended_last(outcome))
 
 
 class HostFilter(SimpleListFilter):
-    """By the host of the holder, among those that hold a lease now."""
+    """By the host of the holder, among those that hold a lease now; and the one that is asked for,
+    as a filter without a choice is passed over."""
 
     title = _("host")
     parameter_name = "host"
@@ -86,7 +79,11 @@ class HostFilter(SimpleListFilter):
         taken = model_admin.get_queryset(request).filter(token__isnull=False)
         # In the order of the only index that knows which are held, and at random in it.
         some = taken.exclude(host="").order_by("token").values_list("host", flat=True)[:HOLDERS]
-        return [(host, host) for host in sorted(set(some))[:HOSTS]]
+        offered = sorted(set(some))[:HOSTS]
+        asked = self.value()
+        if asked and asked not in offered:
+            offered.append(asked)
+        return [(host, host) for host in offered]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.value():

@@ -21,7 +21,7 @@ from .cells import expiry, progress, told
 from .figures import newest, resolved_alerts, windows
 from .headline import headline
 from .legend import legend
-from .links import run_links, runs_of, sees_runs
+from .links import may_see_runs, run_links, runs_of, sees_runs
 from .operators import actions
 from .periods import PERIODS, choices, chosen
 from .tables import oddities, outcomes, rows, rows_of
@@ -45,6 +45,7 @@ DECLINES = 1_000
 """How many declined ticks since the last start are counted at most."""
 
 EFFECTS = 20
+"""How many uncertain effects are listed."""
 
 
 def lease_context(
@@ -57,11 +58,11 @@ def lease_context(
     now = lease.now
     since = utc(now - length.total_seconds())
     link = run_links(site, request)
-    window = windows(alias, [lease.name], length, DRAWN)[lease.name]
+    reasons = may_see_runs(request)
+    window = windows(alias, [lease.name], length, DRAWN, reasons=reasons)[lease.name]
     found = statistics_of_newest(alias, lease.name, COUNTED, since=since)
-    last = newest(alias, lease.name, NEWEST)
+    last = newest(alias, lease.name, NEWEST, reasons=reasons)
     scale = words.scale(now - length.total_seconds(), now)
-    uncertain = _uncertain(lease.name, alias)
     return {
         "headline": headline(lease, next((run for run in last if not run.goes_on), None)),
         "alerts": [told(alert) for alert in alerts],
@@ -84,8 +85,7 @@ def lease_context(
         "window": window,
         "most": DRAWN,
         "table_length": TABLE,
-        "uncertain": uncertain[:EFFECTS],
-        "uncertain_count": len(uncertain),
+        **_uncertain(lease.name, alias),
         **actions(lease.name, alias),
         "runs_url": runs_of(site, lease.name) if sees_runs(site, request) else "",
     }
@@ -221,6 +221,11 @@ def _resolved(lease: Any, length: timedelta) -> dict[str, Any]:
     return {"resolved": rows, "resolved_cut": cut, "resolved_most": RESOLVED}
 
 
-def _uncertain(name: str, alias: str) -> list[Row]:
-    rows = history.effects(alias, name, uncertain=True, limit=history.LARGEST_LIMIT)
-    return [{**row, "key": ", ".join(map(str, row["key"]))} for row in rows]
+def _uncertain(name: str, alias: str) -> dict[str, Any]:
+    found = history.effects(alias, name, uncertain=True, limit=EFFECTS)
+    cut = len(found) == EFFECTS
+    return {
+        "uncertain": [{**row, "key": ", ".join(map(str, row["key"]))} for row in found],
+        "uncertain_count": history.uncertain_effects(alias, name) if cut else len(found),
+        "uncertain_most": EFFECTS,
+    }

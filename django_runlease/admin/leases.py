@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy
 
 from ..models import RunLease
 from . import overview, pictures, words
-from .base import MOST, Bounded, BoundedList, ReadOnly
+from .base import MOST, Bounded, BoundedList, ReadOnly, is_read
 from .cells import (
     against_interval,
     alert_lines,
@@ -127,7 +127,7 @@ class RunLeaseAdmin(ReadOnly):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """The page of one lease."""
-        if request.method != "GET" or not self.has_view_permission(request):
+        if not is_read(request) or not self.has_view_permission(request):
             raise PermissionDenied
         lease = self.get_object(request, unquote(object_id))
         if lease is None:

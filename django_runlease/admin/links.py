@@ -26,7 +26,12 @@ def run_links(site: ReadOnly, request: HttpRequest) -> Callable[[int], str]:
 
 def sees_runs(site: ReadOnly, request: HttpRequest) -> bool:
     """Whether this site of the admin has pages of runs, and the reader may look at them."""
-    return site.admin_site.is_registered(Run) and request.user.has_perm("runlease.view_run")
+    return site.admin_site.is_registered(Run) and may_see_runs(request)
+
+
+def may_see_runs(request: HttpRequest) -> bool:
+    """Whether the reader may know what runs left behind, on whichever page."""
+    return bool(request.user.has_perm("runlease.view_run"))
 
 
 def lease_url(site: ReadOnly, request: HttpRequest, name: str) -> str:

@@ -64,8 +64,8 @@ def live(alias: str, leases: Iterable[Any]) -> Live:
     recorded = open_alerts(alias, [lease.name for lease in shown])
     try:
         findings = evaluate(alias, [lease.name for lease in shown])
-    except (ValueError, TypeError, ImportError, RunLeaseError) as error:
-        return Live(alerts=recorded, problem=words.prose(one_line(translated(error))))
+    except (ValueError, RunLeaseError) as error:
+        return Live(alerts=recorded, problem=words.prose(one_line(error)))
     known = {(row["lease_name"], row["kind"]): row for rows in recorded.values() for row in rows}
     silences = _silences(alias, [found for found in findings if _key(found) not in known])
     keys = {_key(found) for found in findings}

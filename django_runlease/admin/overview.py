@@ -21,6 +21,7 @@ from .cells import told
 from .events import BREAKS, DECLINES, OVERLAPS, TAKEOVERS, WRONG
 from .figures import Window, loud_alerts, windows, worst_first
 from .legend import legend
+from .links import may_see_runs
 from .live import Live, live
 from .periods import PERIODS, choices, chosen
 
@@ -58,7 +59,8 @@ def _overview(lease_admin: RunLeaseAdmin, request: HttpRequest) -> HttpResponse:
     paginator = Bounded(leases, LANES)
     page = paginator.get_page(request.GET.get("p"))
     shown: list[Any] = list(page.object_list)
-    found = windows(lease_admin.alias, [lease.name for lease in shown], length, BARS)
+    names, reasons = [lease.name for lease in shown], may_see_runs(request)
+    found = windows(lease_admin.alias, names, length, BARS, reasons=reasons)
     current = live(lease_admin.alias, shown)
     alerts = _alerts(lease_admin, shown, current)
     now = shown[0].now if shown else 0.0

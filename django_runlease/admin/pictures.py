@@ -14,6 +14,7 @@ from ..models import Outcome
 from . import charts, words
 from .events import EVENTS
 from .figures import SPARKS, Bar, Pause, Recent, Window
+from .reasons import reason
 
 PIXEL = 1 / 1_000
 """Of the width of a timeline."""
@@ -143,7 +144,7 @@ def note(run: Bar) -> str:
         words.exact(run.start),
         words.length(run.length),
         run.holder,
-        words.reason(run.reason, run.outcome),
+        reason(run.reason, run.outcome),
     ]
     if run.took_over_from:
         parts.append(_("took over from %(holder)s") % {"holder": run.took_over_from})

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from ..models import Outcome
 from . import words
+from .reasons import reason
 
 _Facts = Iterator[tuple[str, object]]
 
@@ -30,7 +31,7 @@ def run_context(run: Any) -> dict[str, Any]:
 
 
 def _headline(run: Any) -> SafeString:
-    badge, why = words.outcome(run.outcome), words.reason(run.reason, run.outcome)
+    badge, why = words.outcome(run.outcome), reason(run.reason, run.outcome)
     return format_html("{}: {}", badge, words.name(why)) if why else badge
 
 
@@ -57,7 +58,7 @@ def _who(run: Any) -> _Facts:
         yield _("Holder"), words.name(run.holder)
         yield _("Host"), words.name(run.host)
         yield _("Generation"), run.generation
-    yield _("Started by"), run.trigger
+    yield _("Started by"), words.trigger(run.trigger)
     if run.took_over_from:
         yield _("Took over from"), words.name(run.took_over_from)
     if run.exit_code is not None:

@@ -26,11 +26,12 @@ from ..models import Outcome, Run, RunLease
 from ..search import Filters
 from ..text import storable
 from . import words
-from .base import MOST, Bounded, BoundedList, ReadOnly
+from .base import MOST, Bounded, BoundedList, ReadOnly, is_read
 from .cells import cell
 from .figures import without_instants
 from .links import lease_url, runs_of
 from .periods import PERIODS, choices
+from .reasons import reason
 from .run import run_context
 
 NAMES = 50
@@ -149,10 +150,6 @@ class RunAdmin(ReadOnly):
     ) -> tuple[QuerySet[Any], bool]:
         return queryset, False
 
-    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """None but those of the filters: another would read the whole history."""
-        return lookup in {choice.parameter_name for choice in CHOICES}
-
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         title = capfirst(self.opts.verbose_name_plural)
         name = storable(request.GET.get("lease", ""))
@@ -167,7 +164,7 @@ class RunAdmin(ReadOnly):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """The page of one run."""
-        if request.method != "GET" or not self.has_view_permission(request):
+        if not is_read(request) or not self.has_view_permission(request):
             raise PermissionDenied
         run: Any = self.get_object(request, unquote(object_id))
         if run is None:
@@ -189,8 +186,7 @@ class RunAdmin(ReadOnly):
 
     @admin.display(description=gettext_lazy("outcome"))
     def outcome_(self, run: Any) -> SafeString:
-        reason = words.reason(run.reason, run.outcome)
-        why = [words.clear(reason)] if reason else []
+        why = [words.clear(text) for text in [reason(run.reason, run.outcome)] if text]
         return cell("", [words.outcome(run.outcome), *why])
 
     @admin.display(description=gettext_lazy("started"))
@@ -222,4 +218,6 @@ class RunAdmin(ReadOnly):
             lines.append(words.clear(run.holder))
         if run.took_over_from:
             lines.append(format_html(_("took over from {}"), words.clear(run.took_over_from)))
-        return cell(gettext_lazy("Who"), [*lines, run.trigger])
+        if run.trigger:
+            lines.append(format_html(_("by {}"), words.trigger(run.trigger)))
+        return cell(gettext_lazy("Who"), lines)

@@ -15,6 +15,7 @@ from ..models import Outcome, State
 from . import words
 from .events import DECLINES, EVENTS
 from .figures import Bar, Pause, Window
+from .reasons import DECLINED, reason
 
 
 def rows(link: Callable[[int], str], bars: Iterable[Bar]) -> list[dict[str, Any]]:
@@ -42,7 +43,7 @@ def _pause_row(pause: Pause) -> dict[str, Any]:
 
 def _row(link: Callable[[int], str], bar: Bar) -> dict[str, Any]:
     declined = bar.outcome == Outcome.DECLINED
-    why = [words.clear(text) for text in [words.reason(bar.reason, bar.outcome)] if text]
+    why = [words.clear(text) for text in [reason(bar.reason, bar.outcome)] if text]
     if bar.took_over_from:
         why.append(format_html(_("took over from {}"), words.clear(bar.took_over_from)))
     return {
@@ -72,8 +73,8 @@ def oddities(found: Row, window: Window) -> list[tuple[str, str]]:
     """What else happened in the period, and how often: ticks declined, by reason; takeovers,
     breaks, overlaps and pauses, of those that are drawn."""
     declines = [
-        (_("Declined: %(why)s") % {"why": words.DECLINES[reason]}, str(count))
-        for reason, count in found["declines"].items()
+        (_("Declined: %(why)s") % {"why": DECLINED[why]}, str(count))
+        for why, count in found["declines"].items()
     ]
     return [*declines, *_events(window)]
 

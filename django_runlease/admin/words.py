@@ -15,7 +15,6 @@ from django.utils.translation import gettext_lazy, pgettext
 
 from ..clock import utc
 from ..models import AlertKind, Outcome, Severity, State
-from ..store import BROKEN
 from ..terms import in_unit, pair, spoken
 from .charts import Scale
 from .figures import STALLED
@@ -29,28 +28,12 @@ SHORT = 40
 VIEWS = {**dict(State.choices), STALLED: gettext_lazy("not renewed")}
 """What the views of a lease are called."""
 
-REASONS = {
-    "never closed; its lease has changed hands": gettext_lazy(
-        "never closed; its lease has changed hands"
-    ),
-    "never released; its lease had expired": gettext_lazy("never released; its lease had expired"),
-    "never released; its process is gone": gettext_lazy("never released; its process is gone"),
-    "it expired before it was renewed": gettext_lazy("it expired before it was renewed"),
-    "its row was deleted": gettext_lazy("its row was deleted"),
-    "it expired and somebody else has run since": gettext_lazy(
-        "it expired and somebody else has run since"
-    ),
+TRIGGERS = {
+    "api": gettext_lazy("code"),
+    "bypass": gettext_lazy("a bypass of the fence"),
+    "testing": gettext_lazy("a test"),
 }
-"""Why runs ended, where the store says so, as the history has it."""
-
-DECLINES = {
-    "held": gettext_lazy("the lease was held"),
-    "busy": gettext_lazy("the lease's row was locked"),
-    "paused": gettext_lazy("the lease was paused"),
-    "not_due": gettext_lazy("the minimum hold had not passed"),
-    "same_tick": gettext_lazy("the tick had had its run"),
-}
-"""Why ticks are declined."""
+"""What runs and declined ticks came by, besides commands and what others name."""
 
 TONES = {
     State.HELD.value: "active",
@@ -92,15 +75,9 @@ def at_least(count: int, *, cut: bool) -> str:
     return _("%(count)s or more") % {"count": count} if cut else str(count)
 
 
-def reason(text: str, outcome: str) -> object:
-    """Why a run ended so, or a tick was declined: what this package says is translated; the rest
-    has been said elsewhere."""
-    known = DECLINES if outcome == Outcome.DECLINED else REASONS
-    if text in known:
-        return known[text]
-    if outcome == Outcome.LOST and text.startswith(BROKEN):
-        return _("broken by %(who)s") % {"who": text.removeprefix(BROKEN)}
-    return text
+def trigger(word: str) -> object:
+    """What a run or a declined tick came by."""
+    return TRIGGERS.get(word) or (code(word) if word == "runjob" else name(word))
 
 
 def kind(word: str) -> str:

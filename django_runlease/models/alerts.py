@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Case, Q, Value, When
 from django.utils.translation import gettext_lazy as _
 
+from ..clock import Now
 from ..text import NAME_LENGTH
 from .choices import AlertKind, Severity
 
@@ -15,6 +16,16 @@ from .choices import AlertKind, Severity
 class AlertQuerySet(models.QuerySet["Alert"]):
     def open(self) -> AlertQuerySet:
         return self.filter(resolved_at=None)
+
+    def with_silenced(self) -> AlertQuerySet:
+        """Annotate each alert with ``silenced``: whether a silence lasts now."""
+        return self.annotate(
+            silenced=Case(
+                When(silenced_until__gt=Now(), then=Value(True)),
+                default=Value(False),
+                output_field=models.BooleanField(),
+            )
+        )
 
 
 class Alert(models.Model):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.db import models
-from django.db.models import Case, F, Q, Value, When
-from django.db.models.functions import Coalesce
+from django.db.models import Case, Q, Value, When
 from django.utils.translation import gettext_lazy as _
 
 from ..clock import Now
@@ -83,18 +82,6 @@ class RunLease(models.Model):
 class RunQuerySet(models.QuerySet["Run"]):
     def running(self) -> RunQuerySet:
         return self.filter(outcome=Outcome.RUNNING)
-
-    def newest_first(self) -> RunQuerySet:
-        return self.order_by("-started_at", "-id")
-
-    def with_duration(self) -> RunQuerySet:
-        """Annotate each run with its ``duration``; up to now for one that is running."""
-        return self.annotate(
-            duration=models.ExpressionWrapper(
-                Coalesce(F("finished_at"), Now()) - F("started_at"),
-                output_field=models.DurationField(),
-            )
-        )
 
 
 class Run(models.Model):
