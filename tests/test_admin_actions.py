@@ -467,7 +467,7 @@ def test_an_alert_is_silenced_for_a_time_or_told_again(ops, length, silent):
 def test_the_page_of_a_silence_says_of_which_alert_and_what_silence_it_has(ops):
     lease = in_trouble()
     said = Page(ops.get(confirmation(lease, "silence")))
-    assert "failing : 3 failures in a row" in said.text
+    assert "failing (critical) : 3 failures in a row" in said.text
     assert "silenced until" not in said.text
     assert said.all("input", type="radio", value="0") == []
     do(ops, lease, "silence", length="168", reason="known")

@@ -8,6 +8,7 @@ from django.db import connection
 from django.urls import reverse
 from django.utils import timezone
 
+from django_runlease.admin import filters, words
 from django_runlease.admin.figures import percentile, recent
 from django_runlease.models import RunLease
 
@@ -50,8 +51,8 @@ def held(**more):
 def test_a_held_lease_says_who_holds_it_for_how_long_and_until_when(ops):
     held()
     said = page(ops)
-    for words in ("held for 2m [1-5]\\ds", "elsewhere:4711", "renewed \\d+s ago", "generation 1"):
-        assert re.search(words, said.text)
+    for line in ("held for 2m [1-5]\\ds", "elsewhere:4711", "renewed \\d+s ago", "generation 1"):
+        assert re.search(line, said.text)
     assert re.search(r"expires in 4m [1-5]\ds", said.text)
     (bar,) = said.all("rect", height="6", rx="2")[1:]
     assert 85 < float(bar["width"].rstrip("%")) < 100
@@ -158,10 +159,27 @@ def test_open_alerts_are_named_and_silenced_ones_say_so(ops):
     AlertFactory(lease_name="job", kind="contention", silenced_until=ago(-60))
     AlertFactory(lease_name="job", kind="ghost", resolved_at=ago(1))
     said = page(ops)
-    failing = "failing 3 failures in a row, and none has ever succeeded"
-    assert f"{failing} contention (silenced) 1 tick" in said.text
+    failing = "failing (critical) 3 failures in a row, and none has ever succeeded"
+    assert f"{failing} contention (silenced) (warning) 1 tick" in said.text
     assert said.all("bdi", title="3 failures in a row, and none has ever succeeded")
     assert "ghost" not in said.text
+
+
+def test_what_is_critical_and_what_is_a_warning_have_signs_of_their_own():
+    signs = [words.alert(severity, "x").split("</svg>")[0] for severity in ("critical", "warning")]
+    assert len({re.sub('class=".*?"', "", sign) for sign in signs}) == 2
+
+
+def test_hosts_that_are_not_offered_are_said_to_be_there(ops, monkeypatch):
+    monkeypatch.setattr(filters, "HOSTS", 2)
+    for n in range(2):
+        held(name=f"job-{n}", host=f"web{n}")
+    assert "the search finds the others" not in page(ops).text
+    held(name="job-2", host="web2")
+    said = page(ops)
+    assert "By host, some of many: the search finds the others" in said.text
+    offered = [link["href"] for link in said.all("a") if "?host=" in str(link.get("href"))]
+    assert offered == ["?host=web0", "?host=web1"]
 
 
 @pytest.fixture
@@ -290,8 +308,8 @@ def test_no_lease_at_all_is_told_from_none_that_matches(ops):
 def test_the_pictures_of_the_list_have_a_legend(ops):
     RunLeaseFactory(name="job")
     text = page(ops).text
-    for words in ("the longer the higher", "ticks were declined here", "80% of the interval"):
-        assert words in text
+    for line in ("the longer the higher", "ticks were declined here", "80% of the interval"):
+        assert line in text
 
 
 def test_a_long_name_is_whole_on_hover_where_it_is_cut(ops):

@@ -52,7 +52,9 @@ def test_open_alerts_that_are_not_silenced_come_first_the_worst_of_them_on_top(o
         "silenced"
         not in said.text[said.text.index("Open alerts") : said.text.index("are judged now")]
     )
-    assert said.text.index("failing removed : 3 in a row") < said.text.index("contention billing")
+    assert said.text.index("failing (critical) removed : 3 in a row") < said.text.index(
+        "contention (warning) billing"
+    )
     assert re.search(r"8m \d+s ago", said.text)
     assert "ghost" not in said.text
     assert said.all("a", href=address(lease))

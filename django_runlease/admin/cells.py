@@ -53,7 +53,7 @@ def alert_badge(alert: Mapping[str, Any]) -> SafeString:
     label: object = words.kind(alert["kind"])
     if alert["silenced"]:
         label = _("%(kind)s (silenced)") % {"kind": label}
-    return words.badge(alert["severity"], label)
+    return words.alert(alert["severity"], label)
 
 
 def alert_since(alert: Mapping[str, Any]) -> SafeString:

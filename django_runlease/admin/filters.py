@@ -79,7 +79,10 @@ class HostFilter(SimpleListFilter):
         taken = model_admin.get_queryset(request).filter(token__isnull=False)
         # In the order of the only index that knows which are held, and at random in it.
         some = taken.exclude(host="").order_by("token").values_list("host", flat=True)[:HOLDERS]
-        offered = sorted(set(some))[:HOSTS]
+        hosts = sorted(set(some))
+        offered = hosts[:HOSTS]
+        if len(hosts) > HOSTS:
+            self.title = _("host, some of many: the search finds the others")
         asked = self.value()
         if asked and asked not in offered:
             offered.append(asked)

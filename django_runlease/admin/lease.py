@@ -210,7 +210,7 @@ def _resolved(lease: Any, length: timedelta) -> dict[str, Any]:
     found = resolved_alerts(lease._state.db, lease.name, length, RESOLVED + 1)
     rows = [
         {
-            "badge": words.badge(alert["severity"], words.kind(alert["kind"])),
+            "badge": words.alert(alert["severity"], words.kind(alert["kind"])),
             "opened_at": words.at(alert["opened"]),
             "resolved_at": words.at(alert["resolved"]),
             "lasted": words.length(alert["resolved"] - alert["opened"]),

@@ -22,7 +22,7 @@ DECLINED = {
     "held": gettext_lazy("the lease was held"),
     "busy": gettext_lazy("the lease's row was locked"),
     "paused": gettext_lazy("the lease was paused"),
-    "not_due": gettext_lazy("the minimum hold had not passed"),
+    "not_due": gettext_lazy("too early: its minimum hold lasted, or the wait after a break"),
     "same_tick": gettext_lazy("the tick had had its run"),
 }
 """Why ticks are declined."""

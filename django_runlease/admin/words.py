@@ -62,6 +62,14 @@ def badge(word: str, label: object) -> SafeString:
     )
 
 
+def alert(severity: str, label: object) -> SafeString:
+    """The kind of an alert; its severity, which sign and colour tell, also in words that are
+    read out."""
+    said = dict(Severity.choices).get(severity, severity)
+    hidden = format_html('<span class="visually-hidden"> ({})</span>', said)
+    return badge(severity, format_html("{}{}", label, hidden))
+
+
 def view(word: str) -> SafeString:
     return badge(word, VIEWS.get(word, word))
 
