@@ -113,8 +113,7 @@ def expiry(lease: Any, *, runs_down: bool = True) -> SafeString:
         text,
     )
     of = lease.ttl_seconds or left
-    label = _("expires in %(length)s") % {"length": text}
-    bar = charts.share_bar(left / of, label=label, tone=words.tone(lease.view), of=of)
+    bar = charts.share_bar(left / of, tone=words.tone(lease.view), of=of)
     return format_html("{}{}", format_html(_("expires in {}"), time), bar)
 
 
@@ -131,7 +130,7 @@ def progress(value: Any) -> Iterator[SafeString]:
             yield format_html("{}", text)
         else:
             text = words.listed([words.percent(share), text])
-            yield format_html("{}{}", text, charts.share_bar(share, label=text, tone="active"))
+            yield format_html("{}{}", text, charts.share_bar(share, tone="active"))
     if value.get("message"):
         yield words.clear(value["message"])
 
@@ -158,4 +157,4 @@ def against_interval(seconds: float, every: float | None) -> Iterator[object]:
     facts = {"share": words.percent(share), "every": words.length(every)}
     text = _("%(share)s of the %(every)s interval") % facts
     tone = "bad" if share > 1 else "warn" if share >= WARN_SHARE else "good"
-    yield format_html("{}{}", text, charts.share_bar(share, label=text, tone=tone, mark=WARN_SHARE))
+    yield format_html("{}{}", text, charts.share_bar(share, tone=tone, mark=WARN_SHARE))

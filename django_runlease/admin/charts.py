@@ -30,9 +30,10 @@ class Timed(Protocol):
 
 
 def share_bar(
-    share: float, *, label: str, tone: str, mark: float | None = None, of: float | None = None
+    share: float, *, tone: str, mark: float | None = None, of: float | None = None
 ) -> SafeString:
-    """A bar that is filled by *share* of 1, with a line at *mark*.
+    """A bar that is filled by *share* of 1, with a line at *mark*; what it says stands beside it in
+    words, too.
 
     With *of*, it stands for so many seconds, and a script may let it run down.
     """
@@ -47,9 +48,8 @@ def share_bar(
         )
     data = "" if of is None else format_html(' data-runlease-of="{}"', _number(of))
     return format_html(
-        '<svg class="runlease-bar" width="100%" height="6" role="img" aria-label="{}"{}>'
+        '<svg class="runlease-bar" width="100%" height="6" aria-hidden="true"{}>'
         '<rect class="runlease-track" width="100%" height="6" rx="2"/>{}{}</svg>',
-        label,
         data,
         fill,
         line,
