@@ -18,7 +18,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from .. import store
-from . import words
+from .refreshing import of_refresh
 
 MOST = 1_000
 """How many rows are paged through, and counted, at most."""
@@ -93,10 +93,10 @@ class ReadOnly(ModelAdmin):  # type: ignore[type-arg]  # generic for the checker
         return {
             **self.admin_site.each_context(request),
             **self.way(*crumbs),
+            **of_refresh(request),
             "opts": self.opts,
             "original": original,
             "media": self.media,
-            "units": words.units(),
             "change": True,
             "is_popup": False,
             "has_view_permission": True,

@@ -35,6 +35,7 @@ from .figures import recent, with_view
 from .filters import AlertsFilter, HostFilter, LastOutcomeFilter, ViewFilter
 from .lease import lease_context
 from .live import live
+from .refreshing import of_refresh
 from .steps import steps
 
 
@@ -117,7 +118,7 @@ class RunLeaseAdmin(ReadOnly):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
-            "units": words.units(),
+            **of_refresh(request),
             "most": MOST,
             **(extra_context or {}),
         }
