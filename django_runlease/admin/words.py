@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from django.utils import formats, timezone
@@ -211,14 +211,26 @@ _STEPS = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY, 2 * DAY
 
 
 def scale(since: float, until: float) -> Scale:
-    """A period with at most seven labels, at whole hours or days of the reader's zone."""
-    start, span = utc(since), until - since
+    """A period with at most seven labels, at whole hours or days as the reader's clocks show them,
+    also where these are changed."""
+    span = until - since
     step = next((step for step in _STEPS if span / step <= 7), span)
-    # It is aware.
-    offset = local(start).utcoffset().total_seconds()  # type: ignore[union-attr]
-    first = math.ceil((since + offset) / step) * step - offset
     shape = "H:i" if step < DAY else "j M"
-    count = int((until - first) // step) + 1
-    instants = [first + step * n for n in range(count)]
+    instants = sorted({at for at in _instants(since, until, step) if since <= at <= until})
     ticks = [(at, formats.date_format(local(utc(at)), shape)) for at in instants]
     return Scale(since=since, until=until, ticks=ticks)
+
+
+def _instants(since: float, until: float, step: float) -> Iterator[float]:
+    """When the reader's clocks show a multiple of *step*, from about *since* to about *until*."""
+    zone = timezone.get_current_timezone()
+    # They are aware.
+    offsets = [local(utc(at)).utcoffset().total_seconds() for at in (since, until)]  # type: ignore[union-attr]
+    first, last = (since + min(offsets)) / step, (until + max(offsets)) / step
+    for n in range(math.ceil(first), math.floor(last) + 1):
+        shown = utc(n * step).replace(tzinfo=zone)
+        instant, again = (shown.replace(fold=fold).timestamp() for fold in (0, 1))
+        yield instant
+        # An hour may be there twice, but no day begins twice.
+        if step < DAY:
+            yield max(instant, again)
