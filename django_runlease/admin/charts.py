@@ -9,24 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-
-SPARK_WIDTH, SPARK_GAP, SPARK_HEIGHT = 4, 1, 24
-TICK_HEIGHT = 5
-
-
-class Timed(Protocol):
-    """What is drawn of a run."""
-
-    @property
-    def start(self) -> float: ...
-    @property
-    def length(self) -> float: ...
-    @property
-    def outcome(self) -> str: ...
 
 
 def share_bar(
@@ -46,7 +31,7 @@ def share_bar(
         line = format_html(
             '<rect class="runlease-mark" x="{}" width="2" height="6"/>', _percent(mark)
         )
-    data = "" if of is None else format_html(' data-runlease-of="{}"', _number(of))
+    data = "" if of is None else format_html(' data-runlease-of="{}"', number(of))
     return format_html(
         '<svg class="runlease-bar" width="100%" height="6" aria-hidden="true"{}>'
         '<rect class="runlease-track" width="100%" height="6" rx="2"/>{}{}</svg>',
@@ -54,49 +39,6 @@ def share_bar(
         fill,
         line,
     )
-
-
-def sparkline(
-    runs: Sequence[Timed], ticks: Iterable[Timed], *, label: str, tones: dict[str, str]
-) -> SafeString:
-    """A bar for each of *runs*, as high as its length; below, a mark before the run that followed
-    a declined one of *ticks*. *tones* has the colours of outcomes that are not bad."""
-    step = SPARK_WIDTH + SPARK_GAP
-    longest = max((run.length for run in runs), default=0.0) or 1.0
-    bars = format_html_join(
-        "",
-        '<rect class="runlease-fill runlease-{}" x="{}" y="{}" width="{}" height="{}"/>',
-        (
-            (
-                tones.get(run.outcome, "bad"),
-                index * step,
-                _number(SPARK_HEIGHT - height),
-                SPARK_WIDTH,
-                _number(height),
-            )
-            for index, run in enumerate(runs)
-            for height in [max(2.0, SPARK_HEIGHT * run.length / longest)]
-        ),
-    )
-    places = sorted({_place(tick, runs) for tick in ticks})
-    marks = format_html_join(
-        "",
-        '<rect class="runlease-tick" x="{}" y="{}" width="3" height="{}"/>',
-        ((max(place * step - 2, 0), SPARK_HEIGHT + 2, TICK_HEIGHT - 2) for place in places),
-    )
-    return format_html(
-        '<svg class="runlease-spark" width="{}" height="{}" role="img" aria-label="{}">{}{}</svg>',
-        max(len(runs), 1) * step + 2,
-        SPARK_HEIGHT + TICK_HEIGHT,
-        label,
-        bars,
-        marks,
-    )
-
-
-def _place(tick: Timed, runs: Sequence[Timed]) -> int:
-    """How many of *runs* began before *tick* did."""
-    return sum(run.start <= tick.start for run in runs)
 
 
 LANE_TOP, LANE_HEIGHT = 16, 26
@@ -221,15 +163,25 @@ def _lane(scale: Scale, drawn_since: float | None) -> SafeString:
 
 def _lane_bar(scale: Scale, run: Mark) -> SafeString:
     x, width = _extent(scale, run.start, run.end)
+    return bar(run.tone, x, width, LANE_TOP, LANE_HEIGHT, says=run.says)
+
+
+BARS = {"active": (1 / 3, 1 / 3), "warn": (1 / 2, 1 / 2)}
+"""Which part of its lane a run takes that goes on, or that was stopped: how far below the top it
+begins, and how high it is. All others take the whole."""
+
+
+def bar(tone: str, x: str, width: str, top: float, height: float, *, says: str = "") -> SafeString:
+    """A run in a lane; however narrow it is, its height tells what its colour does."""
+    below, share = BARS.get(tone, (0, 1))
     return format_html(
-        '<rect class="runlease-fill runlease-{}" x="{}" y="{}" width="{}" height="{}">'
-        "<title>{}</title></rect>",
-        run.tone,
+        '<rect class="runlease-fill runlease-{}" x="{}" y="{}" width="{}" height="{}">{}</rect>',
+        tone,
         x,
-        LANE_TOP,
+        number(top + below * height),
         width,
-        LANE_HEIGHT,
-        run.says,
+        number(share * height),
+        format_html("<title>{}</title>", says) if says else "",
     )
 
 
@@ -242,12 +194,16 @@ SIGNS = {
 
 
 def _sign(scale: Scale, run: Mark, sign: str) -> SafeString:
+    shape = SafeString(SIGNS[sign])
+    if sign == "wrong" and len(run.signs) > 1:
+        # Beside what stands there already.
+        shape = format_html('<g transform="translate(-9)">{}</g>', shape)
     return format_html(
         '<svg class="runlease-{}" x="{}" y="{}" overflow="visible">{}<title>{}</title></svg>',
         run.tone,
         _percent(scale.share(run.end if sign == "break" else run.start)),
         LANE_TOP,
-        SafeString(SIGNS[sign]),
+        shape,
         run.says,
     )
 
@@ -259,7 +215,7 @@ def tick(x: object, y: float) -> SafeString:
 def _extent(scale: Scale, start: float, end: float) -> tuple[str, str]:
     left, right = scale.share(start), scale.share(end)
     width = max(100 * (right - left), NARROWEST)
-    return _percent(min(left, 1 - width / 100)), f"{_number(width)}%"
+    return _percent(min(left, 1 - width / 100)), f"{number(width)}%"
 
 
 def _axis(scale: Scale, top: int, bottom: int) -> SafeString:
@@ -315,7 +271,8 @@ class Level:
 def trend(
     scale: Scale, runs: Sequence[Mark], levels: Sequence[Level], *, key: str, title: str, says: str
 ) -> SafeString:
-    """The lengths of *runs* over the time when they began; squares are those that went wrong."""
+    """The lengths of *runs* over the time when they began; squares are those that went wrong, rings
+    those that were stopped."""
     top = 1.05 * max([_longest(runs), *(level.length for level in levels)])
 
     def y(length: float) -> float:
@@ -324,7 +281,7 @@ def trend(
     lines = format_html_join(
         "",
         '<line class="{0}" x1="0" x2="100%" y1="{1}" y2="{1}"/>',
-        ((level.line, _number(y(level.length))) for level in levels),
+        ((level.line, number(y(level.length))) for level in levels),
     )
     dots = format_html_join("", "{}", ((_dot(scale, run, y(run.end - run.start)),) for run in runs))
     bottom = TREND_TOP + TREND_HEIGHT
@@ -345,14 +302,32 @@ def _longest(runs: Sequence[Mark]) -> float:
     return max((run.end - run.start for run in runs), default=0.0) or 1.0
 
 
+_DOTS = {
+    "bad": '<rect x="-3" y="-3" width="6" height="6" fill="currentColor"/>',
+    "warn": '<circle class="runlease-hollow" r="3"/>',
+}
+_DOT = '<circle r="3" fill="currentColor"/>'
+
+
 def _dot(scale: Scale, run: Mark, y: float) -> SafeString:
-    x = _percent(scale.share(run.start))
-    if run.tone == "bad":
-        shape = '<svg class="runlease-bad" x="{}" y="{}" overflow="visible"><rect x="-3" y="-3"'
-        shape += ' width="6" height="6" fill="currentColor"/><title>{}</title></svg>'
-        return format_html(shape, x, _number(y), run.says)
-    shape = '<circle class="runlease-fill runlease-{}" cx="{}" cy="{}" r="3"><title>{}</title>'
-    return format_html(shape + "</circle>", run.tone, x, _number(y), run.says)
+    return format_html(
+        '<svg class="runlease-{}" x="{}" y="{}" overflow="visible">{}<title>{}</title></svg>',
+        run.tone,
+        _percent(scale.share(run.start)),
+        number(y),
+        SafeString(_DOTS.get(run.tone, _DOT)),
+        run.says,
+    )
+
+
+def dot_sign(tone: str) -> SafeString:
+    """The sign of a run of that *tone*, for a legend."""
+    return format_html(
+        '<svg class="runlease-{}" width="8" height="12" viewBox="-4 -6 8 12" aria-hidden="true">'
+        "{}</svg>",
+        tone,
+        SafeString(_DOTS.get(tone, _DOT)),
+    )
 
 
 def _picture(
@@ -372,8 +347,9 @@ def _picture(
 
 
 def _percent(share: float) -> str:
-    return f"{_number(100 * share)}%"
+    return f"{number(100 * share)}%"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """As an attribute has it."""
     return f"{value:.2f}".rstrip("0").rstrip(".")

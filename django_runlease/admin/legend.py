@@ -9,10 +9,9 @@ from django.utils.safestring import SafeString
 
 from ..models import Outcome
 from . import words
-from .charts import SIGNS, tick
+from .charts import SIGNS, bar, tick
 from .events import BREAKS, DECLINES, OVERLAPS, PAUSES, TAKEOVERS, WRONG
 
-BAR = SafeString('<rect class="runlease-fill" x="-7" width="14" height="12"/>')
 BOX = '<rect class="runlease-{}" x="-6" y="1" width="12" height="10"/>'
 
 
@@ -23,7 +22,8 @@ def legend() -> list[tuple[SafeString, object]]:
 
 def _legend() -> Iterator[tuple[SafeString, object]]:
     yield _bar(Outcome.SUCCEEDED), Outcome.SUCCEEDED.label
-    yield _sample(SafeString(SIGNS["wrong"]) + BAR, tone="bad", top=-9, height=16), WRONG
+    wrong = SafeString(SIGNS["wrong"]) + bar("bad", "-7", "14", 0, 12)
+    yield _sample(wrong, tone="bad", top=-9, height=16), WRONG
     yield _bar(Outcome.RUNNING), Outcome.RUNNING.label
     yield _bar(Outcome.TERMINATED), Outcome.TERMINATED.label
     yield _sample(tick(-1, 3)), DECLINES.label
@@ -34,7 +34,7 @@ def _legend() -> Iterator[tuple[SafeString, object]]:
 
 
 def _bar(outcome: Outcome) -> SafeString:
-    return _sample(BAR, tone=words.tone(outcome))
+    return _sample(bar(words.tone(outcome), "-7", "14", 0, 12))
 
 
 def _sample(body: SafeString, *, tone: str = "", top: int = 0, height: int = 12) -> SafeString:

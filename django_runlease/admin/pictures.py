@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -12,9 +12,11 @@ from django.utils.translation import ngettext
 from ..history import Row
 from ..models import Outcome
 from . import charts, words
-from .events import EVENTS
+from .events import DECLINES, EVENTS, WRONG, Event
+from .figures import DECLINES as MOST_TICKS
 from .figures import SPARKS, Bar, Pause, Recent, Window
 from .reasons import reason
+from .sparklines import sparkline as picture_of
 
 PIXEL = 1 / 1_000
 """Of the width of a timeline."""
@@ -39,31 +41,47 @@ def sparkline(found: Recent) -> SafeString:
     """The durations of the last runs, and which of them came after declined ticks."""
     runs = found.runs[-SPARKS:]
     ticks = tuple(tick for tick in found.declines if tick.start >= runs[0].start)
-    label = summary(Window(runs=runs, ticks=ticks))
-    picture = charts.sparkline(runs, ticks, label=label, tones=words.TONES)
+    # No older ones have been read.
+    cut = (DECLINES,) if len(ticks) == MOST_TICKS else ()
+    window = Window(runs=runs, ticks=ticks)
+    label = words.listed([*_ends(runs, cut=False), *_events(window, cut)])
+    picture = picture_of(runs, ticks, label=label, tones=words.TONES)
     return format_html('<span title="{}">{}</span>', label, picture)
 
 
 def summary(window: Window) -> str:
     """How many runs there were, how they ended, and what was odd."""
-    return words.listed(_parts(window))
+    events = _events(window, EVENTS if window.cut else ())
+    return words.listed([*_ends(window.runs, cut=window.cut), *events])
 
 
-def _parts(window: Window) -> Iterator[str]:
-    runs = window.runs
-    yield ngettext("%(count)s run", "%(count)s runs", len(runs)) % {"count": len(runs)}
+def _ends(runs: Sequence[Bar], *, cut: bool) -> Iterator[str]:
+    count = len(runs)
+    text = ngettext("%(count)s run", "%(count)s runs", _number(count, cut))
+    yield text % {"count": words.at_least(count, cut=cut)}
     for outcome in Outcome:
         count = sum(run.outcome == outcome for run in runs)
         if count:
-            yield _ended(outcome, count)
+            text = _ended(outcome, _number(count, cut))
+            yield text % {"count": words.at_least(count, cut=cut)}
+
+
+def _events(window: Window, cut: Collection[Event]) -> Iterator[str]:
+    """How often what else happened; of those in *cut* there may be more."""
     for event in EVENTS:
         if count := event.count(window):
-            yield event.counted % {"count": count}
+            told = words.at_least(count, cut=event in cut)
+            yield event.counted % {"number": _number(count, event in cut), "count": told}
+
+
+def _number(count: int, cut: bool) -> int:
+    """By which the form of a word goes: "1 or more" goes with that of several."""
+    return count + cut
 
 
 def _ended(outcome: Outcome, count: int) -> str:
     """How many ended so; or have not."""
-    text = {
+    return {
         Outcome.RUNNING: ngettext("%(count)s running", "%(count)s running", count),
         Outcome.SUCCEEDED: ngettext("%(count)s succeeded", "%(count)s succeeded", count),
         Outcome.FAILED: ngettext("%(count)s failed", "%(count)s failed", count),
@@ -74,7 +92,6 @@ def _ended(outcome: Outcome, count: int) -> str:
         Outcome.TERMINATED: ngettext("%(count)s terminated", "%(count)s terminated", count),
         Outcome.ABANDONED: ngettext("%(count)s abandoned", "%(count)s abandoned", count),
     }[outcome]
-    return text % {"count": count}
 
 
 def mark(run: Bar) -> charts.Mark:
@@ -88,9 +105,12 @@ def mark(run: Bar) -> charts.Mark:
 
 
 def _signs(run: Bar) -> tuple[str, ...]:
-    happened = {"takeover": run.is_takeover, "break": run.is_broken}
-    signs = tuple(sign for sign, is_there in happened.items() if is_there)
-    return signs or (("wrong",) if words.tone(run.outcome) == "bad" else ())
+    happened = {
+        "takeover": run.is_takeover,
+        "break": run.is_broken,
+        "wrong": words.tone(run.outcome) == "bad",
+    }
+    return tuple(sign for sign, is_there in happened.items() if is_there)
 
 
 def band(pause: Pause) -> charts.Band:
@@ -172,10 +192,18 @@ def trend(window: Window, scale: charts.Scale, found: Row, *, key: str) -> SafeS
         title=_("How long the runs took"),
         says=words.listed(text for _level, text in levels),
     )
-    signs = format_html_join(
-        "", "<li>{} {}</li>", (_told(level, text, runs) for level, text in levels)
-    )
+    told = [*_ways(runs), *(_told(level, text, runs) for level, text in levels)]
+    signs = format_html_join("", "<li>{} {}</li>", told)
     return format_html('{}<ul class="runlease-legend">{}</ul>', picture, signs)
+
+
+def _ways(runs: Sequence[charts.Mark]) -> Iterator[tuple[SafeString, object]]:
+    """In which ways *runs* ended, with their signs."""
+    tones = {run.tone for run in runs}
+    ended = Outcome.SUCCEEDED.label, WRONG, Outcome.TERMINATED.label
+    for tone, label in zip(("good", "bad", "warn"), ended, strict=True):
+        if tone in tones:
+            yield charts.dot_sign(tone), label
 
 
 def _told(level: charts.Level, text: str, runs: Sequence[charts.Mark]) -> tuple[SafeString, str]:

@@ -183,7 +183,8 @@ def quiet(days: float) -> None:
         job.ran(n * DAY + 5 * HOUR, wave(n, 4, 9), "batch1")
     reminders = Job("send_reminders", every=HOUR)
     for n in range(int(days * 24), 1, -1):
-        reminders.ran(n * HOUR, wave(n, 200, 700))
+        outcome = Outcome.TERMINATED if n in (6, 13) else Outcome.SUCCEEDED
+        reminders.ran(n * HOUR, wave(n, 200, 700), outcome=outcome)
     store.pause("send_reminders", "default", by="grace", reason="the mail server is down")
     OperatorAction.objects.filter(lease_name="send_reminders").update(at=ago(1.5 * HOUR))
     reminders.declined(HOUR, "web1")
