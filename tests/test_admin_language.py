@@ -12,7 +12,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.db import connection
 from django.urls import reverse
-from django.utils import timezone, translation
+from django.utils import timezone
 
 from django_runlease import clock, endings, incidents, store
 from django_runlease.admin.reasons import DECLINED, FORMS, reason
@@ -29,7 +29,7 @@ from django_runlease.thresholds import thresholds
 from . import factories
 from .factories import AlertFactory, EffectFactory, RunFactory, RunLeaseFactory
 from .language import brackets, untranslated, wrong
-from .pages import Page, address, send
+from .pages import address, send
 from .support import ADMINS, MAILERS, ROOT, ago, expire, granted, open_transaction
 
 pytestmark = pytest.mark.django_db
@@ -415,14 +415,6 @@ def test_what_an_operator_does_in_another_language_is_kept_in_english(ops, every
             if table != "django_session":
                 cursor.execute(f'SELECT count(*) FROM "{table}" t WHERE t::text LIKE %s', ["%⟦%"])
                 assert cursor.fetchone() == (0,), table
-
-
-@pytest.mark.parametrize("language", ["ar", "he"])
-def test_pages_can_be_read_from_right_to_left(ops, everything, language):
-    with translation.override(language):
-        for place in (LEASES, OVERVIEW, RUNS, address(everything), address(everything, "break")):
-            said = Page(ops.get(place))
-            assert said.all("html", dir="rtl", lang=language)
 
 
 def test_styles_name_no_side_where_they_could_name_the_start_or_the_end():
