@@ -7,6 +7,7 @@ from datetime import timedelta
 from html import unescape
 
 import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.contrib.staticfiles import finders
@@ -49,13 +50,73 @@ def test_nobody_adds_changes_or_deletes_a_row_by_hand(ops, model, factory):
     assert model.objects.filter(pk=row.pk).exists()
 
 
-@MODELS
-def test_no_page_shows_a_token(ops, model, factory):
-    row = factory(**({"held": True} if model is RunLease else {}))
-    for address in (url(model, "changelist"), url(model, "change", row.pk)):
-        response = ops.get(address)
+def pages_about(lease, run):
+    """Those of *lease*, which is held, and of its *run*; with all confirmations, filled or not."""
+    actions = [(action, ()) for action in ("pause", "break")] + [("silence", ("failing",))]
+    return [
+        *(url(RunLease, page) for page in ("changelist", "overview")),
+        *(url(RunLease, page, lease.pk) for page in ("change", "history")),
+        *(url(RunLease, action, lease.pk, *more) for action, more in actions),
+        url(Run, "changelist"),
+        f"{url(Run, 'changelist')}?lease={lease.name}",
+        *(url(Run, page, run.pk) for page in ("change", "history")),
+        reverse("admin:app_list", args=["runlease"]),
+    ]
+
+
+def test_no_page_shows_a_token(ops):
+    lease = RunLeaseFactory(name="job", held=True)
+    run = RunFactory(lease_name="job", token=lease.token, running=True)
+    AlertFactory(lease_name="job", kind="failing")
+    user = get_user_model().objects.get()
+    LogEntry.objects.create(user=user, object_id=lease.pk, action_flag=CHANGE, change_message="x")
+    tokens = {str(lease.token), lease.token.hex}
+    pages = pages_about(lease, run)
+    said = [ops.get(page) for page in pages]
+    said += [ops.post(page, {"length": "no"}) for page in pages if "/break/" in page]
+    RunLease.objects.update(paused=True)
+    said += [ops.get(url(RunLease, page, lease.pk)) for page in ("resume", "change")]
+    for response in said:
         assert response.status_code == 200
-        assert str(row.token) not in response.content.decode()
+        assert not [token for token in tokens if token in response.content.decode()]
+
+
+def test_a_page_asks_for_the_right_to_look_at_what_it_shows(client):
+    """Being staff, with a right to something else, is not enough."""
+    lease = RunLeaseFactory(name="job", held=True)
+    run = RunFactory(lease_name="job", output="secret", error="secret")
+    ada = get_user_model().objects.create_user("ada", is_staff=True)
+    client.force_login(ada)
+    rights = {"view_runlease": [], "view_run": []}
+    for page in pages_about(lease, run):
+        rights["view_run" if "/run/" in page else "view_runlease"].append(page)
+    del rights["view_runlease"][-1]
+    for right, others in (("view_run", "view_runlease"), ("view_runlease", "view_run")):
+        ada.user_permissions.set(Permission.objects.filter(codename=right))
+        for page in rights[others]:
+            response = client.get(page)
+            assert response.status_code == 403, page
+            assert b"secret" not in response.content
+        allowed = [page for page in rights[right] if client.get(page).status_code == 200]
+        assert len(allowed) >= 4
+
+
+class Replica:
+    """Reads of leases and runs go to a replica, which is behind."""
+
+    def db_for_read(self, model, **hints):
+        return "other" if model._meta.app_label == "runlease" else None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_pages_show_what_the_database_that_decides_has_and_no_replica(ops, other, settings):
+    lease = RunLeaseFactory(name="job", held=True)
+    run = RunFactory(lease_name="job", running=True)
+    AlertFactory(lease_name="job", kind="failing")
+    settings.DATABASE_ROUTERS = [Replica()]
+    assert not RunLease.objects.exists()
+    for page in pages_about(lease, run)[:-1]:
+        assert "job" in Page(ops.get(page)).text
 
 
 @MODELS
@@ -211,6 +272,7 @@ def test_an_instant_that_no_calendar_has_takes_no_page_down(ops, table, column, 
         ("runlease_silence", (lease.pk, "failing")),
         ("run_changelist", ()),
         ("run_change", (run.pk,)),
+        ("run_history", (run.pk,)),
     ):
         page = Page(ops.get(reverse(f"admin:runlease_{view}", args=args)))
         assert "job" in page.text
@@ -268,6 +330,16 @@ def test_a_site_that_has_leases_and_no_runs_shows_no_link_to_them(ops):
     RunFactory(lease_name="job")
     page = Page(ops.get(url(RunLease, "change", lease.pk)))
     assert not [a for a in page.all("a") if "/run/" in str(a.get("href"))]
+
+
+@pytest.mark.urls("tests.urls_runs_only")
+def test_a_site_that_has_runs_and_no_leases_shows_no_link_to_them(ops):
+    RunLeaseFactory(name="job", held=True)
+    run = RunFactory(lease_name="job")
+    for place in (url(Run, "change", run.pk), f"{url(Run, 'changelist')}?lease=job"):
+        page = Page(ops.get(place))
+        assert "job" in page.text
+        assert not [a for a in page.all("a") if "/runlease/runlease/" in str(a.get("href"))]
 
 
 @pytest.mark.urls("tests.urls_leases_only")

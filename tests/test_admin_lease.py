@@ -398,6 +398,17 @@ def test_an_alert_leads_to_where_something_can_be_done_about_it(ops, client, kin
     assert led(only_looks) == [place for place in wanted if place.startswith("#")]
 
 
+@pytest.mark.parametrize("kind", ["starved", "stuck", "ghost"])
+def test_an_alert_leads_to_no_break_of_what_nobody_holds(ops, kind):
+    lease = RunLeaseFactory(name="job")
+    request = RequestFactory().get("/")
+    request.user = get_user_model().objects.get()
+    site_admin = site.get_model_admin(RunLease)
+    row = site_admin.get_queryset(request).get()
+    led = [place for place, _ in steps(site_admin, request, row, {"kind": kind, "silenced": True})]
+    assert led == [address(lease, "silence", kind)]
+
+
 def test_commands_are_set_as_code_whatever_is_in_them(ops):
     name = "a`b <i>"
     lease = RunLeaseFactory(name=name)

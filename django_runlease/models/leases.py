@@ -157,6 +157,9 @@ class Run(models.Model):
         ]
 
     def __str__(self) -> str:
+        if "started_at" in self.get_deferred_fields():
+            # It would be read from a replica, or may be what Python has no value for.
+            return self.lease_name
         return f"{self.lease_name} {self.started_at:%Y-%m-%d %H:%M:%S}"
 
 
