@@ -230,8 +230,8 @@ def stuck(lease: Situation, keys: Mapping[str, Any]) -> _Verdict | None:
         return None
     return _critical(
         _(
-            "held by %(holder)s, which renewed it %(ago)s, and loses it after %(ttl)s without a"
-            " renewal: it hangs, is frozen, or cannot reach the database",
+            "held by %(holder)s, which renewed it %(ago)s: it hangs, is frozen, or cannot reach"
+            " the database",
             ago=_ago(lease.renewed_ago),
             **facts,
         ),

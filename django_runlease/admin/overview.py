@@ -108,6 +108,7 @@ def _counts(window: Window) -> Iterator[tuple[object, int]]:
     runs = window.runs
     yield Run._meta.verbose_name_plural, len(runs)
     yield Outcome.SUCCEEDED.label, sum(run.outcome == Outcome.SUCCEEDED for run in runs)
+    yield Outcome.TERMINATED.label, sum(run.outcome == Outcome.TERMINATED for run in runs)
     yield WRONG, sum(words.tone(run.outcome) == "bad" for run in runs)
     yield from ((event.label, event.count(window)) for event in COUNTED)
 
