@@ -254,7 +254,7 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(django_assert_max_num
     RunLeaseFactory(name="billing")
     RunFactory.create_batch(30, lease_name="billing")
     for most, *words in (
-        *((1, "list"), (8, "show", "billing"), (3, "history"), (2, "history", "billing")),
+        *((1, "list"), (9, "show", "billing"), (3, "history"), (2, "history", "billing")),
         *((1, "history", "--outcome", "failed"), (2, "history", "--host", "web1")),
         (1, "history", "--stats"),
     ):
